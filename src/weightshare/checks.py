@@ -1,0 +1,106 @@
+"""Checks of what a caller hands in: each error names the argument, its value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+COUPLINGS = ("scaled", "decoupled")
+
+
+def float_tensor(name: str, value: Any) -> Tensor:
+    """Accept a real floating-point tensor of a supported dtype; raise ``TypeError`` for anything else."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name} must be a torch.Tensor, got {type(value).__name__}; "
+            f"wrap it with torch.as_tensor({name}, dtype=torch.float32)"
+        )
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got layout {value.layout}; call {name}.to_dense()")
+    if value.dtype not in FLOATS:
+        raise TypeError(
+            f"{name} must have dtype float64, float32, float16 or bfloat16, got {value.dtype}; "
+            f"convert it, for example {name}.to(torch.float32)"
+        )
+    return value
+
+
+def finite(name: str, value: Tensor) -> None:
+    """Raise ``ValueError`` that counts and locates the NaN and infinite entries, if there are any."""
+    good = torch.isfinite(value)
+    if bool(good.all()):
+        return
+    bad = (~good).nonzero()
+    first = tuple(bad[0].tolist())
+    raise ValueError(
+        f"{name} must be finite, got {value[first].item()} at index {first} "
+        f"({bad.shape[0]} of {value.numel()} entries are NaN or infinite); remove them first"
+    )
+
+
+def coefficient(name: str, value: Any, *, upper: float = math.inf) -> float | Tensor:
+    """Accept a finite number in [0, upper], or a tensor that holds one; tensors are passed through."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.dtype.is_complex or value.dtype == torch.bool:
+            raise ValueError(
+                f"{name} must be a number or a tensor with one real element, "
+                f"got a {value.dtype} tensor of shape {tuple(value.shape)}"
+            )
+        if not opaque(value):
+            _in_range(name, float(value.detach()), upper)
+        return value.reshape(())
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        try:
+            value = float(value)  # NumPy scalars and the like
+        except (TypeError, ValueError):
+            raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})") from None
+    _in_range(name, float(value), upper)
+    return float(value)
+
+
+def _in_range(name: str, value: float, upper: float) -> None:
+    if not (0.0 <= value <= upper) or math.isinf(value):
+        allowed = "finite and >= 0" if math.isinf(upper) else f"in [0, {upper:g}]"
+        raise ValueError(f"{name} must be {allowed}, got {value}")
+
+
+def opaque(value: Tensor) -> bool:
+    """Whether the numbers in ``value`` cannot be looked at now (tracing, vmap, meta tensors)."""
+    return (
+        torch.compiler.is_compiling()  # first: the rest cannot be traced
+        or value.is_meta
+        or transformed(value)
+        or isinstance(value, torch._subclasses.FakeTensor)
+    )
+
+
+def transformed(value: Tensor) -> bool:
+    """Whether ``value`` is inside a torch.func transform (vmap, grad, ...)."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def dimension(dim: Any, value: Tensor) -> int | None:
+    """Normalise ``dim`` to a non-negative index (or ``None``: the whole tensor is one vector)."""
+    if dim is None:
+        return None
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim must be an int or None, got {dim!r}")
+    if value.ndim == 0 or not -value.ndim <= dim < value.ndim:
+        raise ValueError(f"dim is out of range: got {dim} for a tensor of shape {tuple(value.shape)}")
+    return dim % value.ndim
+
+
+def choice(name: str, value: Any, known: Iterable[str]) -> str:
+    """Accept one of the known names; the message lists them and guesses what was meant."""
+    known = list(known)
+    if isinstance(value, str) and value in known:
+        return value
+    near = difflib.get_close_matches(str(value), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown {name} {value!r}: choose one of {', '.join(map(repr, known))}{hint}")

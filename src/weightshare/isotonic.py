@@ -1,0 +1,93 @@
+"""Isotonic regression (Eq. 6) by the same machinery."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from weightshare import checks, collisions, ops, solve
+from weightshare.clusters import Clusters
+from weightshare.rows import Rows
+
+
+@overload
+def isotonic_regression(
+    y: Tensor, weights: Tensor | None = ..., increasing: bool = ..., *, algorithm: str = ...,
+    return_clusters: Literal[False] = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def isotonic_regression(
+    y: Tensor, weights: Tensor | None = ..., increasing: bool = ..., *, algorithm: str = ...,
+    return_clusters: Literal[True],
+) -> tuple[Tensor, Clusters]: ...  # fmt: skip
+def isotonic_regression(
+    y: Tensor,
+    weights: Tensor | None = None,
+    increasing: bool = True,
+    *,
+    algorithm: str = "auto",
+    return_clusters: bool = False,
+) -> Tensor | tuple[Tensor, Clusters]:
+    """Minimise ``sum_i weights_i (y_i - x_i)^2`` over non-decreasing ``x`` (Eq. 6), exactly.
+
+    Along the last dimension; all leading dimensions are a batch. The result has the dtype of ``y``.
+
+    Args:
+        y: float64, float32, float16 or bfloat16.
+        weights: positive, broadcastable to ``y``; all one if left out.
+        increasing: ``False`` asks for a non-increasing ``x``.
+        algorithm: a name from :func:`weightshare.algorithms`.
+        return_clusters: also return the blocks. Their positions count along ``y`` from left to right
+            (from right to left if decreasing).
+
+    Differentiable in ``y`` and ``weights``.
+
+    >>> import torch, weightshare as ws
+    >>> ws.isotonic_regression(torch.tensor([1.0, 3.0, 2.0, 4.0]))
+    tensor([1.0000, 2.5000, 2.5000, 4.0000])
+    """
+    y = checks.float_tensor("y", y)
+    checks.choice("algorithm", algorithm, collisions.TABLE)
+    rows = Rows.of(y, -1 if y.ndim else None)
+    weight_rows = _weight_rows(weights, y)
+    values = rows.values
+    if return_clusters and checks.opaque(y):
+        raise ValueError("return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap")
+    if not increasing:
+        values, weight_rows = values.flip(-1), weight_rows.flip(-1)
+    if values.numel() == 0:
+        out, ids = values.clone(), torch.zeros_like(values, dtype=torch.int64)
+    else:
+        out, ids = _solve(values, weight_rows, algorithm)
+    if not increasing:
+        out = out.flip(-1)
+    result = rows.restore(out)
+    if not return_clusters:
+        return result
+    clusters = Clusters.from_ids(ids, rows)
+    return result, clusters if increasing else clusters.flipped_members()
+
+
+def _weight_rows(weights: Tensor | None, y: Tensor) -> Tensor:
+    shape = (y.shape[:-1].numel() if y.ndim else 1, y.shape[-1] if y.ndim else 1)
+    if weights is None:
+        return torch.ones((), dtype=torch.float64, device=y.device).expand(shape)
+    checks.float_tensor("weights", weights)
+    try:
+        return weights.to(y.device).expand(y.shape).reshape(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"weights must broadcast to y, got shape {tuple(weights.shape)} for y of shape {tuple(y.shape)}"
+        ) from None
+
+
+def _solve(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
+    needs_grad = torch.is_grad_enabled() and (y.requires_grad or weights.requires_grad)
+    if needs_grad or checks.opaque(y) or checks.opaque(weights):
+        return ops.differentiable_isotonic_rows(y, weights, algorithm)
+    checks.finite("y", y)
+    ops.positive("weights", weights)
+    solution = solve.isotonic_rows(y, weights, algorithm)
+    return solution.out, solution.ids

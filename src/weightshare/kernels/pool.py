@@ -1,0 +1,214 @@
+"""Pooling kernels: pool-adjacent-violators, and the merge of pooled halves by their common tangent."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+@_jit
+def pool_adjacent_violators(y, mass, lo, hi, mean, weight, first):  # type: ignore[no-untyped-def]
+    """Pool ``y[lo:hi]`` from left to right; returns the number of clusters.
+
+    The stack of clusters (``mean``, ``weight``, ``first``) lives in the caller's scratch at ``lo``, so
+    several threads can share the arrays. Means are moved, not recomputed from sums: two equal
+    destinations give exactly that destination, however many there are.
+    """
+    top = lo - 1
+    for i in range(lo, hi):
+        top += 1
+        mean[top] = y[i]
+        weight[top] = mass[i]
+        first[top] = i
+        while top > lo and mean[top - 1] >= mean[top]:
+            total = weight[top - 1] + weight[top]
+            mean[top - 1] += (mean[top] - mean[top - 1]) * (weight[top] / total)
+            weight[top - 1] = total
+            top -= 1
+    return top - lo + 1
+
+
+@_jit
+def pool_rows(y, mass, offsets, row_lo, row_hi, mean, weight, first, heads):  # type: ignore[no-untyped-def]
+    """Pool rows ``row_lo:row_hi`` one after another and mark their clusters' heads."""
+    for r in range(row_lo, row_hi):
+        lo = offsets[r]
+        k = pool_adjacent_violators(y, mass, lo, offsets[r + 1], mean, weight, first)
+        for t in range(lo, lo + k):
+            heads[first[t]] = True
+
+
+@_jit
+def prefix_sums(y, mass, lo, hi, base, sums, weights):  # type: ignore[no-untyped-def]
+    """Prefix sums of ``mass * y`` and ``mass`` over ``[lo, hi)``, at places ``base .. base + hi - lo``.
+
+    Each is carried in two float64 (columns high and low; error-free sums, products split by Dekker's
+    method), so that a difference of two prefixes is good to float64 even when a short cluster follows
+    10^8 others.
+    """
+    s, t, m, n = 0.0, 0.0, 0.0, 0.0
+    sums[base, 0] = sums[base, 1] = weights[base, 0] = weights[base, 1] = 0.0
+    for i in range(lo, hi):
+        p, e = two_product(y[i], mass[i])
+        s, t = two_add(s, t, p, e)
+        m, n = two_add(m, n, mass[i], 0.0)
+        at = base + i - lo + 1
+        sums[at, 0] = s
+        sums[at, 1] = t
+        weights[at, 0] = m
+        weights[at, 1] = n
+
+
+@_jit
+def two_add(s, t, p, e):  # type: ignore[no-untyped-def]
+    """``(s + t) + (p + e)`` as an unevaluated sum of two float64."""
+    z = s + p
+    v = z - s
+    t += e + ((s - (z - v)) + (p - v))
+    high = z + t
+    return high, t - (high - z)
+
+
+@_jit
+def two_product(a, b):  # type: ignore[no-untyped-def]
+    """``a * b`` as an unevaluated sum of two float64 (Dekker), for magnitudes below about 1e290."""
+    p = a * b
+    split = 134217729.0
+    c = split * a
+    ah = c - (c - a)
+    al = a - ah
+    c = split * b
+    bh = c - (c - b)
+    bl = b - bh
+    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
+
+
+@_jit
+def _mean(i, j, sums, weights):  # type: ignore[no-untyped-def]
+    """Mean of the places ``i..j-1``."""
+    s = (sums[j, 0] - sums[i, 0]) + (sums[j, 1] - sums[i, 1])
+    return s / ((weights[j, 0] - weights[i, 0]) + (weights[j, 1] - weights[i, 1]))
+
+
+@_jit
+def _head(i, parent):  # type: ignore[no-untyped-def]
+    """Head of the cluster that holds place ``i`` (union-find with path halving)."""
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = parent[i]
+    return i
+
+
+@_jit
+def _tangent_right(i, middle, stop, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+    """End of the last right cluster that a cluster from ``i`` would swallow: the tangent from ``i``.
+
+    Bisection over places; a place stands for the cluster that holds it. The right half is pooled, so
+    "the next cluster still violates" holds up to some cluster and fails from there on.
+    """
+    low = middle  # places below low are swallowed; [low, high) is undecided
+    high = stop
+    while low < high:
+        place = (low + high) // 2
+        b = _head(place, parent)
+        if _mean(i, b, sums, weights) >= _mean(b, end[b], sums, weights):
+            low = end[b]
+        else:
+            high = b
+    return low
+
+
+@_jit
+def bridge_merge(lo, middle, stop, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+    """Merge pooled halves ``[lo, middle)`` and ``[middle, stop)``: find their common tangent.
+
+    Only one new cluster can form, around ``middle``. Its left end is the first cluster that the
+    cluster of everything to its right (up to the tangent) still violates. Afterwards the ends are
+    stepped outwards while rounding has left a violation.
+    """
+    a = _head(middle - 1, parent)
+    if _mean(a, middle, sums, weights) < _mean(middle, end[middle], sums, weights):
+        return
+    low = lo
+    high = a  # the cluster at a takes part
+    while low < high:
+        h = _head((low + high) // 2, parent)
+        after = end[h]
+        j = _tangent_right(after, middle, stop, parent, end, sums, weights)
+        if _mean(h, after, sums, weights) >= _mean(after, j, sums, weights):
+            high = h
+        else:
+            low = after
+    i = high
+    j = _tangent_right(i, middle, stop, parent, end, sums, weights)
+    moved = True
+    while moved:
+        moved = False
+        own = _mean(i, j, sums, weights)
+        if i > lo:
+            h = _head(i - 1, parent)
+            if _mean(h, i, sums, weights) >= own:
+                i = h
+                moved = True
+        if not moved and j < stop and own >= _mean(j, end[j], sums, weights):
+            j = end[j]
+            moved = True
+    h = i
+    while h < j:  # O(clusters merged): each cluster is swallowed once in its life
+        parent[h] = i
+        h = end[h]
+    end[i] = j
+
+
+@_jit
+def forest_rows(y, mass, offsets, base, row_lo, row_hi, sums, weights):  # type: ignore[no-untyped-def]
+    """Prefix sums of rows ``row_lo:row_hi``."""
+    for r in range(row_lo, row_hi):
+        prefix_sums(y, mass, offsets[r], offsets[r + 1], base[r], sums, weights)
+
+
+@_jit
+def pool_tiles(  # type: ignore[no-untyped-def]
+    y, mass, offsets, base, row_of_tile, first_tile, tile, tile_lo, tile_hi, mean, weight, first, parent, end
+):
+    """Pool each tile by itself and record its clusters as a forest (``parent``) with ``end`` at heads."""
+    for t in range(tile_lo, tile_hi):
+        r = row_of_tile[t]
+        lo = offsets[r] + (t - first_tile[r]) * tile
+        hi = min(lo + tile, offsets[r + 1])
+        shift = base[r] - offsets[r]
+        k = pool_adjacent_violators(y, mass, lo, hi, mean, weight, first)
+        for c in range(lo, lo + k):
+            a = first[c]
+            b = first[c + 1] if c + 1 < lo + k else hi
+            end[a + shift] = b + shift
+            for i in range(a, b):
+                parent[i + shift] = a + shift
+
+
+@_jit
+def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+    """Merge neighbouring halves of ``width`` places: problems ``lo:hi`` of one level of the tree."""
+    for p in range(lo, hi):
+        r = row[p]
+        start = base[r] + (p - first[r]) * 2 * width
+        middle = start + width
+        stop = min(start + 2 * width, base[r] + sizes[r])
+        if middle < stop:
+            bridge_merge(start, middle, stop, parent, end, sums, weights)
+
+
+@_jit
+def mark_heads(parent, offsets, base, heads):  # type: ignore[no-untyped-def]
+    """A place is a head when it is its own parent."""
+    for r in range(base.size):
+        shift = base[r] - offsets[r]
+        for i in range(offsets[r], offsets[r + 1]):
+            heads[i] = parent[i + shift] == i + shift
+
+
+def scratch(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Stack space for :func:`pool_adjacent_violators`: mean, weight, first."""
+    return np.empty(count), np.empty(count), np.empty(count, dtype=np.int64)

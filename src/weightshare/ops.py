@@ -1,0 +1,174 @@
+"""The two maps as PyTorch operators: shapes for tracing, derivatives, and a rule for vmap.
+
+Both maps average over blocks, so their derivatives do too: O(d), and again differentiable. What the
+derivatives need is the partition (``ids``) and, for the prox, which side of zero each weight is on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weightshare import checks, solve
+
+
+@torch.library.custom_op("weightshare::prox_rows", mutates_args=())
+def prox_rows(
+    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of Algorithm 2; returns the result, the cluster of each weight, and its gate."""
+    check_rows(w, alpha=alpha, beta=beta, scale=scale)
+    solution = solve.prox_rows(w, alpha, beta, scale, algorithm)
+    return solution.out, solution.ids, solution.gate
+
+
+@torch.library.custom_op("weightshare::isotonic_rows", mutates_args=())
+def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
+    """Rows of isotonic regression; returns the result and the block of each entry."""
+    checks.finite("y", y)
+    positive("weights", weights)
+    solution = solve.isotonic_rows(y, weights, algorithm)
+    return solution.out, solution.ids
+
+
+def check_rows(w: Tensor, **coefficients: Tensor) -> None:
+    """Look at the numbers; under tracing this is the first place where they can be seen."""
+    checks.finite("w", w)
+    for name, value in coefficients.items():
+        checks.finite(name, value)
+        if bool((value < 0).any()):
+            raise ValueError(f"{name} must be >= 0, got {float(value.min())}")
+
+
+def positive(name: str, value: Tensor) -> None:
+    """Raise unless every entry is finite and greater than zero."""
+    checks.finite(name, value)
+    if bool((value <= 0).any()):
+        first = tuple((value <= 0).nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} must be positive, got {value[first].item()} at index {first}; drop entries of weight 0"
+        )
+
+
+@prox_rows.register_fake
+def _(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> tuple[Tensor, Tensor, Tensor]:
+    shape = w.shape
+    return w.new_empty(shape), w.new_empty(shape, dtype=torch.int64), w.new_empty(shape, dtype=torch.int8)
+
+
+@isotonic_rows.register_fake
+def _(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
+    return y.new_empty(y.shape), y.new_empty(y.shape, dtype=torch.int64)
+
+
+def _sums(ids: Tensor, values: Tensor) -> Tensor:
+    """Sum of ``values`` over each block, in float64, padded to one column for each entry."""
+    zeros = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+    return zeros.scatter_add(1, ids, values.to(torch.float64))
+
+
+def _prox_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    w, alpha, beta, scale, _ = inputs
+    _, ids, gate = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(ids, gate)
+    ctx.save_for_backward(ids, gate, alpha, beta, scale)
+    ctx.dtype = w.dtype
+
+
+def _prox_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None, None, None
+    ids, gate, alpha, beta, scale = ctx.saved_tensors
+    d = ids.shape[1]
+    passed = torch.where(gate == solve.ZEROED, 0.0, grad.to(torch.float64))
+    total = _sums(ids, passed)
+    size = _sums(ids, torch.ones_like(ids))
+    grad_w = (total / size.clamp(min=1.0)).gather(1, ids).to(ctx.dtype)
+    # A cluster [i, j) has v = alpha (d - i - j) / (d - 1).
+    stop = size.cumsum(1)
+    speed = (d - (stop - size) - stop) / max(d - 1, 1)
+    sign = torch.where(gate == solve.ZEROED, 0, gate).to(torch.float64)
+    along_alpha = (total * speed).sum(1)
+    along_beta = -(passed * sign).sum(1)
+    grad_scale = alpha * along_alpha + beta * along_beta
+    return grad_w, scale * along_alpha, scale * along_beta, grad_scale, None
+
+
+def _isotonic_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    y, weights, _ = inputs
+    out, ids = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(ids)
+    ctx.save_for_backward(y, weights, out, ids)
+
+
+def _isotonic_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return None, None, None
+    y, weights, out, ids = ctx.saved_tensors
+    total = _sums(ids, weights).gather(1, ids)
+    share = _sums(ids, grad).gather(1, ids) / total
+    residual = y.to(torch.float64) - _block_means(y, weights, ids, total)
+    return (share * weights).to(y.dtype), (share * residual).to(weights.dtype), None
+
+
+def _block_means(y: Tensor, weights: Tensor, ids: Tensor, total: Tensor) -> Tensor:
+    """The regression again, as a differentiable function of its inputs (for second derivatives)."""
+    return _sums(ids, y.to(torch.float64) * weights.to(torch.float64)).gather(1, ids) / total
+
+
+prox_rows.register_autograd(_prox_backward, setup_context=_prox_setup)
+isotonic_rows.register_autograd(_isotonic_backward, setup_context=_isotonic_setup)
+
+
+def _fold(size: int, value: Tensor, axis: int | None) -> Tensor:
+    """Bring the mapped axis to the front (repeat what is not mapped) and fold it into the rows."""
+    value = value.expand(size, *value.shape) if axis is None else value.movedim(axis, 0)
+    return value.reshape(size * value.shape[1], *value.shape[2:])
+
+
+def _prox_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+    size = info.batch_size
+    folded = [_fold(size, value, axis) for value, axis in zip(args[:4], in_dims)]
+    outputs = differentiable_prox_rows(*folded, args[4])
+    return tuple(t.view(size, -1, t.shape[1]) for t in outputs), (0, 0, 0)
+
+
+def _isotonic_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+    size = info.batch_size
+    folded = [_fold(size, value, axis) for value, axis in zip(args[:2], in_dims)]
+    outputs = differentiable_isotonic_rows(*folded, args[2])
+    return tuple(t.view(size, -1, t.shape[1]) for t in outputs), (0, 0)
+
+
+class _Prox(torch.autograd.Function):
+    """The same operator for torch.func, which does not take derivatives of custom operators."""
+
+    forward = staticmethod(prox_rows)
+    setup_context = staticmethod(_prox_setup)
+    backward = staticmethod(_prox_backward)
+    vmap = staticmethod(_prox_vmap)
+
+
+class _Isotonic(torch.autograd.Function):
+    forward = staticmethod(isotonic_rows)
+    setup_context = staticmethod(_isotonic_setup)
+    backward = staticmethod(_isotonic_backward)
+    vmap = staticmethod(_isotonic_vmap)
+
+
+def differentiable_prox_rows(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`prox_rows`, also inside torch.func transforms."""
+    return (_Prox.apply if _in_transform(args) else prox_rows)(*args)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def differentiable_isotonic_rows(*args: Any) -> tuple[Tensor, Tensor]:
+    """:func:`isotonic_rows`, also inside torch.func transforms."""
+    return (_Isotonic.apply if _in_transform(args) else isotonic_rows)(*args)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _in_transform(args: tuple[Any, ...]) -> bool:
+    return any(checks.transformed(t) for t in args if isinstance(t, Tensor))

@@ -1,0 +1,72 @@
+"""The penalty R (Eq. 1) and its canonical subgradient, in O(d log d) (appendix "Computing R")."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weightshare import checks
+from weightshare.rows import Rows
+
+
+def penalty(w: Tensor, *, dim: int | None = None) -> Tensor:
+    """Compute ``R(w) = 1/(d-1) * sum_{i>j} |w_i - w_j|`` (Eq. 1 of the paper).
+
+    Differentiable: the gradient is the subgradient that gives tied weights the mean of their ranks
+    (:func:`subgradient`). ``dim=None`` takes the whole tensor as one vector; with ``dim`` every slice
+    along it is a vector of its own and the result has one value for each. Vectors of fewer than two
+    weights have R = 0. Under ``torch.compile`` and ``vmap`` the check for NaN and inf is left out.
+
+    >>> import torch, weightshare as ws
+    >>> ws.penalty(torch.tensor([1.0, 4.0, 2.0]))
+    tensor(3.)
+    """
+    rows = Rows.of(checks.float_tensor("w", w), dim)
+    if not checks.opaque(w):
+        checks.finite("w", w.detach())
+    values = rows.values
+    d = values.shape[-1]
+    detached = values.detach().to(torch.float64)
+    x = detached.sort(dim=-1).values
+    # R = 1/(d-1) sum_k k (d-k) (x_(k+1) - x_(k)): the sum over pairs, gathered by gap. No term is
+    # negative, so nothing cancels, and tied weights give exactly zero.
+    k = torch.arange(1, max(d, 1), device=x.device, dtype=torch.float64)
+    result = ((k / max(d - 1, 1)) * (d - k) * x.diff(dim=-1)).sum(-1)
+    if values.requires_grad:
+        # Adds zero to the value and the subgradient to the derivative.
+        slope = _mean_ranks(detached)
+        result = result + (slope * (values - values.detach()).to(torch.float64)).sum(-1)
+    return rows.restore_reduced(result.to(w.dtype))
+
+
+def subgradient(w: Tensor, *, dim: int | None = None) -> Tensor:
+    """Return the subgradient of R at ``w`` that shares ranks among ties: minus the velocity of the ODE (Eq. 10).
+
+    For distinct weights this is the gradient ``(2 rank - d - 1) / (d - 1)`` (Eq. 7); a run of equal
+    weights gets the mean over its ranks, the average over all active hyperplanes (Eq. 9).
+
+    >>> import torch, weightshare as ws
+    >>> ws.subgradient(torch.tensor([1.0, 4.0, 2.0, 2.0, 5.0]))
+    tensor([-1.0000,  0.5000, -0.2500, -0.2500,  1.0000])
+    """
+    rows = Rows.of(checks.float_tensor("w", w), dim)
+    if not checks.opaque(w):
+        checks.finite("w", w.detach())
+    return rows.restore(_mean_ranks(rows.values.detach()).to(w.dtype))
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    """The subgradient in float64, for rows of values."""
+    d = values.shape[-1]
+    if d < 2:
+        return torch.zeros_like(values, dtype=torch.float64)
+    x, order = values.sort(dim=-1)
+    index = torch.arange(d, device=x.device).expand(x.shape)
+    new = torch.ones_like(x, dtype=torch.bool)
+    new[..., 1:] = x[..., 1:] != x[..., :-1]
+    first = torch.where(new, index, 0).cummax(-1).values
+    last = torch.ones_like(new)
+    last[..., :-1] = new[..., 1:]
+    stop = torch.where(last, index + 1, d).flip(-1).cummin(-1).values.flip(-1)
+    rank = (first + stop - d).to(torch.float64) / (d - 1)
+    return torch.zeros_like(rank).scatter(-1, order, rank)
