@@ -6,6 +6,7 @@ is what makes this safe next to torch's own pool, from several Python threads at
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ class _Job:
                 self._next = index + 1
             try:
                 self._tasks[index]()
-            except BaseException as error:  # handed to the caller of run()
+            except BaseException as error:  # noqa: BLE001 - raised again by run(), in the caller
                 with self._lock:
                     self.failures.append((index, error))
                 return
@@ -96,4 +97,4 @@ def split(n: int, parts: int) -> list[tuple[int, int]]:
     parts = max(1, min(parts, n))
     size, extra = divmod(n, parts)
     edges = [i * size + min(i, extra) for i in range(parts + 1)]
-    return [(lo, hi) for lo, hi in zip(edges[:-1], edges[1:]) if hi > lo]
+    return [(lo, hi) for lo, hi in itertools.pairwise(edges) if hi > lo]

@@ -1,0 +1,9 @@
+"""The exact prox of alpha R + beta l1 with rewinding at memory speed (docs/certified-prox.md).
+
+NumPy in, NumPy out. Every route gives the same result; routes differ in speed only.
+"""
+
+from weightshare.certified.api import prox_array, prox_rows
+from weightshare.certified.result import ClusterTable, Info, ProxResult
+
+__all__ = ["ClusterTable", "Info", "ProxResult", "prox_array", "prox_rows"]

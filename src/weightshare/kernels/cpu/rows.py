@@ -1,0 +1,124 @@
+"""Short vectors, one or a batch of rows: sort, pool, write (Algorithm 2), one pass each over a row in cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weightshare.kernels.cpu.jit import inline, kernel
+from weightshare.kernels.cpu.keys import decode, key
+from weightshare.kernels.cpu.numerics import dd_add, merges, value32, value64
+
+
+@kernel
+def row_words(bits, words):
+    """key * 2^32 + column of every float32 bit pattern: sorting these sorts values and keeps their places."""
+    for r in range(bits.shape[0]):
+        for i in range(bits.shape[1]):
+            words[r, i] = (np.uint64(key(bits[r, i])) << np.uint64(32)) | np.uint64(i)
+
+
+@kernel
+def pool_sorted(x, c, starts, sh, sl):
+    """Pool a sorted vector by identity 1; return the number of clusters; ``starts`` gets one more entry, d."""
+    pair = 2.0 * c * (1.0 + 2.0**-50)  # a wider gap never merges two single weights
+    top = 0
+    starts[0], sh[0], sl[0] = 0, x[0], 0.0
+    for t in range(1, x.size):
+        if starts[top] == t - 1 and x[t] - x[t - 1] > pair:
+            top += 1
+            starts[top], sh[top], sl[top] = t, x[t], 0.0
+            continue
+        begin, high, low = t, x[t], 0.0
+        while top >= 0 and merges(sh[top], sl[top], begin - starts[top], high, low, t + 1 - begin, c):
+            high, low = dd_add(sh[top], sl[top], high, low)
+            begin = starts[top]
+            top -= 1
+        top += 1
+        starts[top], sh[top], sl[top] = begin, high, low
+    starts[top + 1] = x.size
+    return top + 1
+
+
+@inline
+def in_order(previous, side_before, value, side, scale):
+    """A value that float64 rounding put below its predecessor's is raised to it.
+
+    Within one side of the dead zone (dest <= -beta, or >= beta) exact values never decrease for scales
+    in [0, 1]; from one side to the other they may.
+    """
+    if side == side_before and 0.0 <= scale <= 1.0 and value < previous:
+        return previous
+    return value
+
+
+@kernel
+def values_single(starts, sh, sl, k, c, beta, scale, values):
+    """Value of each cluster, correctly rounded to float32; return the number of zeroed weights."""
+    d = starts[k]
+    zeros = 0
+    for g in range(k):
+        i, j = starts[g], starts[g + 1]
+        value, zeroed = value32(sh[g], sl[g], j - i, c, np.float64(d - i - j), beta, scale)
+        values[g] = value
+        zeros += zeroed * (j - i)
+    return zeros
+
+
+@kernel
+def values_double(starts, sh, sl, k, c, beta, scale, values):
+    """Value of each cluster in float64, kept in order; return the number of zeroed weights."""
+    d = starts[k]
+    zeros = 0
+    before, previous = -1.0, -np.inf
+    for g in range(k):
+        i, j = starts[g], starts[g + 1]
+        turn = np.float64(d - i - j)
+        value, zeroed = value64(sh[g], sl[g], j - i, c, turn, beta, scale)
+        side = 0.0 if zeroed else np.sign((sh[g] + sl[g]) / (j - i) + c * turn)
+        value = in_order(previous, before, value, side, scale)
+        before, previous = side, value
+        values[g] = value
+        zeros += zeroed * (j - i)
+    return zeros
+
+
+@kernel
+def unpack(words, x, order):
+    """Sorted words back to sorted values and places."""
+    for t in range(words.size):
+        x[t] = decode(np.int64(words[t] >> np.uint64(32)))
+        order[t] = np.int64(words[t] & np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def place_values(starts, k, order, values, out):
+    """Repeat each cluster's value over its weights, in the original order."""
+    for g in range(k):
+        for t in range(starts[g], starts[g + 1]):
+            out[order[t]] = values[g]
+
+
+@kernel
+def rows_single(words, c, beta, scale, out, zeros):
+    """Every row of sorted words on its own (float32)."""
+    d = words.shape[1]
+    x, order = np.empty(d), np.empty(d, np.int64)
+    starts, sh, sl, values = np.empty(d + 1, np.int64), np.empty(d), np.empty(d), np.empty(d)
+    for r in range(words.shape[0]):
+        unpack(words[r], x, order)
+        k = pool_sorted(x, c, starts, sh, sl)
+        zeros[r] = values_single(starts, sh, sl, k, c, beta, scale, values)
+        place_values(starts, k, order, values, out[r])
+
+
+@kernel
+def elementwise(w, beta, scale, out):
+    """alpha = 0: every weight on its own, x - scale beta sign(x), zero where |x| < beta; returns the zeros."""
+    zeros = 0
+    for i in range(w.size):
+        x = np.float64(w[i])
+        shift = beta if x > 0.0 else (-beta if x < 0.0 else 0.0)
+        zeroed = abs(x) < beta
+        zeros += zeroed
+        out[i] = 0.0 if zeroed else x - scale * shift + 0.0
+    return zeros
