@@ -1,0 +1,106 @@
+"""One unit of a rule: a tensor, or the tensors of a group, with its coefficients and its controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weightshare.training.controller import INTERVAL, Controller
+from weightshare.training.methods import Values, upper
+from weightshare.training.names import Named
+from weightshare.training.report import describe
+from weightshare.training.rules import Rule
+from weightshare.training.schedules import value_at
+
+
+@dataclass
+class Unit:
+    """The members whose vectors a method works on, with what this run knows about them."""
+
+    rule: Rule
+    members: Sequence[Named]
+    control: Controller | None = None
+    values: Values = field(default_factory=dict)
+    residual: float | None = None
+
+    @classmethod
+    def of(cls, rule: Rule, chosen: Sequence[Named]) -> list[Unit]:
+        """One unit for each tensor, or one for all of them where the rule makes them one vector."""
+        members = [chosen] if rule.per == "group" else [[p] for p in chosen]
+        return [cls(rule, m, None if rule.goal is None else Controller(rule.goal)) for m in members]
+
+    @property
+    def name(self) -> str:
+        """The tensors' names."""
+        return " + ".join(p.name for p in self.members)
+
+    def stepped(self) -> list[Tensor]:
+        """The members that the optimizer moves in this step: not frozen, and with a gradient."""
+        return [p.tensor for p in self.members if p.tensor.requires_grad and p.tensor.grad is not None]
+
+    def values_at(self, step: int) -> dict[str, float]:
+        """The coefficients at this step: schedules evaluated, the controller's factor included."""
+        method, schedule = self.rule.what, self.rule.schedule
+        factor = 1.0 if schedule is None else value_at("alpha and beta", schedule, step)
+        found = {}
+        for name, coefficient in method.coefficients().items():
+            value = value_at(name, coefficient, step, upper=upper(name))
+            if name in method.scaled_by_schedule():
+                value *= factor
+            if self.control is not None and name == self.control.goal.coefficient:
+                value *= self.control.factor
+            found[name] = value
+        return found
+
+    def before_(self, step: int, grad_scale: float) -> None:
+        """Let the method add to the gradients."""
+        tensors = self.stepped()
+        if tensors:
+            self.rule.what.before_(tensors, self.rule.per, self.values_at(step), grad_scale=grad_scale)
+
+    def after_(self, step: int, size: float) -> None:
+        """Let the method move the weights; then, when it is time, measure and adapt."""
+        tensors = self.stepped()
+        if not tensors:
+            return
+        values = self.values = self.values_at(step)
+        try:
+            self.rule.what.after_([t.detach() for t in tensors], self.rule.per, values, step=size)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.name}, after optimizer step {step} with {dict(values)}: {error}"
+            ) from error
+        if self.control is not None and (step + 1) % INTERVAL == 0:
+            self.control.update(self.control.goal.measure([t.detach() for t in tensors]))
+
+    def row(self) -> dict[str, Any]:
+        """The unit's row of the report."""
+        tensors = [p.tensor for p in self.members]
+        row = describe(self.name, tensors, self.rule.per)
+        row.update(self.values)
+        if self.residual is not None:
+            row["residual"] = self.residual
+        if self.control is not None:
+            goal = self.control.goal
+            row["target"] = f"{goal.quantity} {'>=' if goal.quantity == 'zeros' else '<='} {goal.target:g}"
+            row["met"] = bool(self.control.goal.measure(tensors) <= goal.ceiling)
+            row["moves"], row["turns"] = self.control.moves, self.control.changes
+        return row
+
+    def mapped(
+        self, size: float, grad_scale: float, group: dict[str, Any], step: int
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of the weights and of where a plain proximal gradient step would take them (new tensors)."""
+        tensors = self.stepped()
+        moved = []
+        for t in tensors:
+            assert t.grad is not None
+            slope = t.grad.to(torch.float64) / grad_scale * (-1.0 if group.get("maximize") else 1.0)
+            decay = float(group.get("weight_decay") or 0.0)
+            moved.append(t.detach().to(torch.float64) * (1.0 - size * decay) - size * slope)
+        self.rule.what.after_(moved, self.rule.per, self.values_at(step), step=size)
+        return list(zip((t.detach() for t in tensors), moved))

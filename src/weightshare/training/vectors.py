@@ -1,0 +1,94 @@
+"""The vectors a rule works on, as views of the parameters, and the prox of each of them in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from weightshare import checks
+from weightshare.prox import prox
+
+Per = str | int
+Pieces = list[tuple[Tensor, int | None]]
+
+PER = ("tensor", "row", "column", "group")
+
+
+def prox_(
+    w: Tensor, alpha: float, beta: float, rho: float, *, step: float, coupling: str, dim: int | None
+) -> None:
+    """Replace ``w`` by its prox (Algorithm 2): the one place where training moves weights by R."""
+    w.copy_(prox(w, alpha, beta, rho, step=step, coupling=coupling, dim=dim))
+
+
+def check_per(per: Per) -> Per:
+    """Accept one of :data:`PER` or the length of a block."""
+    if isinstance(per, int) and not isinstance(per, bool):
+        if per < 2:
+            raise ValueError(
+                f"per must be a block of at least 2 weights, got {per}; one weight has nothing to share"
+            )
+        return per
+    try:
+        return checks.choice("per", per, PER)
+    except ValueError as error:
+        raise ValueError(f"{error}, or an int: the length of a block") from None
+
+
+def check_shape(name: str, tensor: Tensor, per: Per) -> None:
+    """Raise if a tensor has no rows or columns to speak of."""
+    if per in ("row", "column") and tensor.ndim < 2:
+        raise ValueError(
+            f"per={per!r} needs at least 2 dimensions, but {name!r} has shape {tuple(tensor.shape)}; "
+            f'give it a rule of its own with per="tensor"'
+        )
+
+
+def pieces(tensor: Tensor, per: Per) -> Pieces:
+    """The vectors of one tensor: pairs of a tensor and the dimension along which its vectors lie.
+
+    A row is everything that belongs to one index of the first dimension (a neuron of a Linear, an output
+    channel of a Conv), a column runs across it. Views wherever ``tensor`` is contiguous.
+
+    >>> import torch
+    >>> [(tuple(piece.shape), dim) for piece, dim in pieces(torch.zeros(3, 5), per=4)]
+    [((3, 4), 1), ((3,), None)]
+    """
+    if per == "row":
+        return [(tensor.flatten(1), 1)]
+    if per == "column":
+        return [(tensor.flatten(1), 0)]
+    if isinstance(per, int):
+        flat = tensor.reshape(-1)
+        whole = flat.numel() // per * per
+        blocks: Pieces = [(flat[:whole].view(-1, per), 1), (flat[whole:], None)]
+        return [(piece, dim) for piece, dim in blocks if piece.numel()]
+    return [(tensor, None)]
+
+
+def gathered(tensors: Sequence[Tensor], per: Per) -> Pieces:
+    """The vectors of all ``tensors``, to be read; with ``per="group"`` they are one vector together."""
+    if per == "group" and len(tensors) > 1:
+        return [(torch.cat([t.reshape(-1) for t in tensors]), None)]
+    return [piece for t in tensors for piece in pieces(t, per)]
+
+
+def change_(tensors: Sequence[Tensor], per: Per, change: Callable[[Tensor, int | None], None]) -> None:
+    """Call ``change`` on every vector; what it does to them in place arrives in ``tensors``."""
+    if per == "group" and len(tensors) > 1:
+        joined = gathered(tensors, per)[0][0]
+        change(joined, None)
+        start = 0
+        for tensor in tensors:
+            tensor.copy_(joined[start : start + tensor.numel()].view(tensor.shape))
+            start += tensor.numel()
+        return
+    for tensor in tensors:
+        # Flattening a tensor that is not contiguous (channels_last, say) gives a copy, not a view.
+        work = tensor.contiguous()
+        for piece, dim in pieces(work, per):
+            change(piece, dim)
+        if work is not tensor:
+            tensor.copy_(work)
