@@ -17,9 +17,10 @@ from weightshare.collisions import Chain, lookup
 ZEROED = 2
 """Gate of a weight that line 7 of Algorithm 2 set to zero; otherwise the gate is the sign of x + v."""
 
-# Above this, sums could overflow: such rows are solved at 2^-200 of their size (the maps are homogeneous).
-_LARGE = 2.0**900
-_SHRINK = 2.0**-200
+# Outside of these, sums could overflow or means lose bits below the smallest number; such rows are solved
+# at another size (the maps are homogeneous, and powers of two are exact).
+_LARGE, _SHRINK = 2.0**900, 2.0**-200
+_SMALL, _GROW = 2.0**-900, 2.0**500
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,15 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: 
 
     ``scale`` multiplies the displacement in line 11: 1 - rho, and the step size where it is decoupled.
     """
+    factor = _resize(w, alpha, beta)
+    if factor is not None:
+        resized = _prox_rows(w * factor[:, None], alpha * factor, beta * factor, scale, algorithm)
+        return Solution(resized.out / factor[:, None], resized.ids, resized.gate)
+    return _prox_rows(w, alpha, beta, scale, algorithm)
+
+
+def _prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> Solution:
     d = w.shape[1]
-    shrink = _shrink(w, alpha, beta)
-    if shrink is not None:
-        small = prox_rows(w * shrink[:, None], alpha * shrink, beta * shrink, scale, algorithm)
-        return Solution(small.out / shrink[:, None], small.ids, small.gate)
     runs = _Runs.of(w)
     c = (alpha / max(d - 1, 1))[runs.row]
     # Lines 3 to 5: v falls by 2c from weight to weight; a run of equal weights has the mean of its v.
@@ -90,12 +95,15 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: 
     return Solution(*(_scatter(t, size, runs.order) for t in (value.to(w.dtype), local, gate)))  # lines 12, 13
 
 
-def _shrink(w: Tensor, alpha: Tensor, beta: Tensor) -> Tensor | None:
-    """A power of two for each row that keeps sums finite, or ``None`` if no row needs one."""
-    if w.dtype != torch.float64 or w.numel() == 0:
+def _resize(w: Tensor, *coefficients: Tensor) -> Tensor | None:
+    """A power of two for each row that keeps its sums in range, or ``None`` if no row needs one."""
+    if w.dtype != torch.float64:
         return None
-    large = torch.maximum(w.abs().amax(1), torch.maximum(alpha, beta)) > _LARGE
-    return torch.where(large, _SHRINK, 1.0) if bool(large.any()) else None
+    top = w.abs().amax(1)
+    for coefficient in coefficients:
+        top = torch.maximum(top, coefficient)
+    factor = torch.ones_like(top).masked_fill_(top > _LARGE, _SHRINK).masked_fill_(top < _SMALL, _GROW)
+    return None if bool((factor == 1).all()) else factor
 
 
 def _monotone(value: Tensor, row: Tensor, scale: Tensor) -> Tensor:
@@ -119,17 +127,20 @@ def _scatter(per_cluster: Tensor, size: Tensor, order: Tensor) -> Tensor:
 
 def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
     """Isotonic regression (Eq. 6) of every row of ``y`` with positive ``weights``; the gate is unused."""
+    factor = _resize(y)
+    if factor is not None:
+        resized = _isotonic_rows(y * factor[:, None], weights, algorithm)
+        return Solution(resized.out / factor[:, None], resized.ids, resized.gate)
+    return _isotonic_rows(y, weights, algorithm)
+
+
+def _isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
     rows, d = y.shape
-    wide = y.to(torch.float64)
-    mass = weights.to(torch.float64)
-    shrink = _shrink(y, *(torch.zeros(rows, dtype=torch.float64, device=y.device),) * 2)
-    if shrink is not None:
-        small = isotonic_rows(y * shrink[:, None], weights, algorithm)
-        return Solution(small.out / shrink[:, None], small.ids, small.gate)
+    flat = y.to(torch.float64).reshape(-1)
     # Only the proportions of the weights matter; this keeps their sums away from overflow and underflow.
-    mass = (mass / mass.amax(1, keepdim=True)).clamp(min=2.0**-1000)
+    mass = weights.to(torch.float64)
+    mass = (mass / mass.amax(1, keepdim=True)).clamp(min=2.0**-1000).reshape(-1)
     offsets = torch.arange(0, (rows + 1) * d, d, device=y.device)
-    flat, mass = wide.reshape(-1), mass.reshape(-1)
     heads = lookup(algorithm)(Chain(flat, mass, offsets)).heads
     cluster = heads.cumsum(0) - 1
     base = flat[heads]

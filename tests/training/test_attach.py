@@ -28,7 +28,7 @@ def distinct(w):
 @pytest.mark.parametrize("coupling", ["scaled", "decoupled"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_equals_the_hand_written_loop(name, coupling, mlp, train):
-    alpha, beta, rho = 0.05, 0.002, 0.3
+    alpha, beta, rho = 2.0, 0.02, 0.3
     attached, by_hand = mlp(), mlp()
     opt = OPTIMIZERS[name](attached.parameters())
     WeightSharing(attached, opt, alpha=alpha, beta=beta, rho=rho, coupling=coupling)
@@ -62,8 +62,6 @@ def test_remove_and_pause(mlp, train):
         pass
     sharing.remove()
     sharing.remove()
-    rest = iter(range(5, 10))
-    del rest
     assert not sharing.attached
     twin = mlp()
     train(twin, torch.optim.SGD(twin.parameters(), lr=0.1), steps=5)

@@ -9,33 +9,38 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @_jit
-def pool_adjacent_violators(y, mass, lo, hi, mean, weight, first):  # type: ignore[no-untyped-def]
+def pool_adjacent_violators(y, mass, lo, hi, stack, first):  # type: ignore[no-untyped-def]
     """Pool ``y[lo:hi]`` from left to right; returns the number of clusters.
 
-    The stack of clusters (``mean``, ``weight``, ``first``) lives in the caller's scratch at ``lo``, so
-    several threads can share the arrays. Means are moved, not recomputed from sums: two equal
-    destinations give exactly that destination, however many there are.
+    The stack of clusters lives in the caller's scratch from place ``lo`` on, so that several threads can
+    share the arrays: mean, mass, and the sum in two float64 (so that clusters that touch exactly are
+    seen to, and a mean does not depend on the order of the collisions).
     """
     top = lo - 1
     for i in range(lo, hi):
         top += 1
-        mean[top] = y[i]
-        weight[top] = mass[i]
+        mean = y[i]
+        weight = mass[i]
+        sum_high, sum_low = two_product(mean, weight)
         first[top] = i
-        while top > lo and mean[top - 1] >= mean[top]:
-            total = weight[top - 1] + weight[top]
-            mean[top - 1] += (mean[top] - mean[top - 1]) * (weight[top] / total)
-            weight[top - 1] = total
+        while top > lo and stack[top - 1, 0] >= mean:
             top -= 1
+            sum_high, sum_low = two_add(stack[top, 2], stack[top, 3], sum_high, sum_low)
+            weight += stack[top, 1]
+            mean = (sum_high + sum_low) / weight
+        stack[top, 0] = mean
+        stack[top, 1] = weight
+        stack[top, 2] = sum_high
+        stack[top, 3] = sum_low
     return top - lo + 1
 
 
 @_jit
-def pool_rows(y, mass, offsets, row_lo, row_hi, mean, weight, first, heads):  # type: ignore[no-untyped-def]
+def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):  # type: ignore[no-untyped-def]
     """Pool rows ``row_lo:row_hi`` one after another and mark their clusters' heads."""
     for r in range(row_lo, row_hi):
         lo = offsets[r]
-        k = pool_adjacent_violators(y, mass, lo, offsets[r + 1], mean, weight, first)
+        k = pool_adjacent_violators(y, mass, lo, offsets[r + 1], stack, first)
         for t in range(lo, lo + k):
             heads[first[t]] = True
 
@@ -171,7 +176,7 @@ def forest_rows(y, mass, offsets, base, row_lo, row_hi, sums, weights):  # type:
 
 @_jit
 def pool_tiles(  # type: ignore[no-untyped-def]
-    y, mass, offsets, base, row_of_tile, first_tile, tile, tile_lo, tile_hi, mean, weight, first, parent, end
+    y, mass, offsets, base, row_of_tile, first_tile, tile, tile_lo, tile_hi, stack, first, parent, end
 ):
     """Pool each tile by itself and record its clusters as a forest (``parent``) with ``end`` at heads."""
     for t in range(tile_lo, tile_hi):
@@ -179,7 +184,7 @@ def pool_tiles(  # type: ignore[no-untyped-def]
         lo = offsets[r] + (t - first_tile[r]) * tile
         hi = min(lo + tile, offsets[r + 1])
         shift = base[r] - offsets[r]
-        k = pool_adjacent_violators(y, mass, lo, hi, mean, weight, first)
+        k = pool_adjacent_violators(y, mass, lo, hi, stack, first)
         for c in range(lo, lo + k):
             a = first[c]
             b = first[c + 1] if c + 1 < lo + k else hi
@@ -209,6 +214,6 @@ def mark_heads(parent, offsets, base, heads):  # type: ignore[no-untyped-def]
             heads[i] = parent[i + shift] == i + shift
 
 
-def scratch(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Stack space for :func:`pool_adjacent_violators`: mean, weight, first."""
-    return np.empty(count), np.empty(count), np.empty(count, dtype=np.int64)
+def scratch(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stack space for :func:`pool_adjacent_violators`."""
+    return np.empty((count, 4)), np.empty(count, dtype=np.int64)

@@ -1,0 +1,110 @@
+"""Every algorithm, dtype and batch form agrees with exact rational arithmetic, and with SciPy."""
+
+import exact
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from cases import DTYPES, VECTORS, staircase_weights
+
+import weightshare as ws
+from weightshare.collisions import TABLE
+
+ALPHAS = (0.0, 0.02, 0.4, 3.0)
+
+
+def representable(values, dtype):
+    """The vector as the dtype sees it, without what overflows there."""
+    w = torch.tensor(values, dtype=torch.float64).to(dtype)
+    return w[torch.isfinite(w)]
+
+
+@pytest.mark.parametrize("algorithm", TABLE)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_agrees_with_rational_arithmetic(algorithm, dtype):
+    for name, values in VECTORS.items():
+        w = representable(values, dtype)
+        for alpha in ALPHAS:
+            p, clusters = ws.prox(w, alpha, algorithm=algorithm, return_clusters=True)
+            expected, sizes = exact.prox(w.tolist(), alpha)
+            scale = max([abs(a) for a in w.tolist()], default=0.0) + alpha
+            assert exact.close(p, expected, scale), (name, alpha)
+            if clusters.sizes.tolist() != sizes:  # only where float64 cannot tell a touch from a miss
+                assert exact.misplaced(clusters.starts.tolist(), w.tolist(), alpha) <= 2e-15 * scale
+            assert p.dtype == dtype
+            assert p.shape == w.shape
+
+
+@pytest.mark.parametrize("algorithm", TABLE)
+@pytest.mark.parametrize("coupling", ["scaled", "decoupled"])
+def test_whole_of_algorithm_2_agrees_with_rational_arithmetic(algorithm, coupling):
+    for name, values in VECTORS.items():
+        w = representable(values, torch.float64)
+        for alpha, beta, rho, step in ((0.4, 0.3, 0.5, 1.0), (0.0, 0.6, 1.0, 0.5), (2.0, 0.1, 0.98, 0.25)):
+            p = ws.prox(w, alpha, beta, rho, step=step, coupling=coupling, algorithm=algorithm)
+            expected, _ = exact.prox(w.tolist(), alpha, beta, rho, step, coupling)
+            scale = max([abs(a) for a in w.tolist()], default=0.0) + alpha + beta
+            assert exact.close(p, expected, scale), (name, alpha, beta, rho, step)
+
+
+@pytest.mark.parametrize("algorithm", TABLE)
+def test_every_slice_of_a_batch_is_its_own_vector(algorithm):
+    generator = torch.Generator().manual_seed(1)
+    w = torch.randn(3, 37, 2, generator=generator, dtype=torch.float64)
+    w[0, :5, 0] = 0.25
+    w[2] = 1.0
+    for dim, alpha in ((1, 0.3), (-1, 0.3), (0, 2.0), (-2, 0.0)):
+        p, clusters = ws.prox(w, alpha, 0.05, dim=dim, algorithm=algorithm, return_clusters=True)
+        assert p.shape == w.shape
+        columns = w.movedim(dim, -1).reshape(-1, w.shape[dim])
+        results = p.movedim(dim, -1).reshape(columns.shape)
+        for row, (column, result) in enumerate(zip(columns, results)):
+            alone, its = ws.prox(column, alpha, 0.05, algorithm=algorithm, return_clusters=True)
+            assert torch.equal(result, alone)
+            assert torch.equal(clusters[row].starts, its.starts)
+            assert torch.equal(clusters[row].ids, its.ids)
+
+
+@pytest.mark.parametrize("algorithm", [name for name in TABLE if name not in ("end", "imminent-v1")])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_agrees_with_scipy_on_long_vectors(algorithm, dtype):
+    generator = torch.Generator().manual_seed(2)
+    d = 20_001
+    normal = torch.randn(d, generator=generator, dtype=torch.float64)
+    clustered = torch.round(normal) + 1e-3 * torch.randn(d, generator=generator, dtype=torch.float64)
+    for w, alpha in ((normal, 1e-2), (normal, 3.0), (clustered, 1e-2), (staircase_weights(2001), 1.0)):
+        d = w.numel()
+        w = w.to(dtype)
+        p = ws.prox(w, alpha, algorithm=algorithm).to(torch.float64)
+        x, order = w.to(torch.float64).sort(stable=True)
+        i = np.arange(1, d + 1)
+        y = x.numpy() + alpha / (d - 1) * (d - 2 * i + 1)
+        expected = torch.empty(d, dtype=torch.float64)
+        expected[order] = torch.from_numpy(scipy.optimize.isotonic_regression(y).x)
+        tolerance = 1e-11 if dtype == torch.float64 else 1e-7 * float(w.abs().max())
+        assert float((p - expected).abs().max()) < tolerance
+
+
+def test_sums_stay_exact_in_a_long_vector():
+    """Many weights far from zero, and a short cluster at the end that a lossy prefix sum would blur."""
+    d, alpha = 300_000, 4e4
+    c = alpha / (d - 1)
+    w = 1e6 + torch.arange(d, dtype=torch.float64) % 7
+    tail = torch.tensor([1.5 * c, 2.25 * c, 9.0 * c], dtype=torch.float64)
+    w[-3:] = 2e6 + tail  # the first two are within reach of each other (2c), the third is not
+    for algorithm in ("auto", "sequential", "imminent", "search", "guarded", "bridge"):
+        p, clusters = ws.prox(w, alpha, algorithm=algorithm, return_clusters=True)
+        assert clusters.sizes.tolist() == [d - 3, 2, 1], algorithm
+        expected = torch.stack([2e6 + tail[:2].mean() - c * (d - 4), 2e6 + tail[2] - c * (d - 1)])
+        assert torch.allclose(p[[-2, -1]], expected, rtol=1e-15, atol=0), algorithm
+
+
+def test_magnitudes_near_overflow_are_solved():
+    w = torch.tensor([1.7e308, -1.7e308, 1.0, 1.6e308, -3e307], dtype=torch.float64)
+    for alpha in (0.0, 1.0, 1e307, 1.7e308):
+        for algorithm in TABLE:
+            p = ws.prox(w, alpha, algorithm=algorithm)
+            expected, _ = exact.prox(w.tolist(), alpha)
+            assert torch.isfinite(p).all()
+            for a, b in zip(p.tolist(), expected):
+                assert abs(exact.Fraction(a) - b) <= 1e-12 * 1.7e308
