@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 
@@ -70,8 +70,8 @@ def misplaced(starts: list[int], w, alpha) -> Fraction:
     d = len(x)
     c = Fraction(alpha) / max(d - 1, 1)
     bounds = [*starts, d]
-    means = [sum(x[i:j], Fraction(0)) / (j - i) + c * (d - i - j) for i, j in zip(bounds[:-1], bounds[1:])]
-    return max([a - b for a, b in zip(means[:-1], means[1:])], default=Fraction(0))
+    means = [sum(x[i:j], Fraction(0)) / (j - i) + c * (d - i - j) for i, j in pairwise(bounds)]
+    return max([a - b for a, b in pairwise(means)], default=Fraction(0))
 
 
 def penalty(w) -> Fraction:

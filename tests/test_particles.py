@@ -3,11 +3,11 @@
 import matplotlib as mpl
 import pytest
 import torch
-from cases import VECTORS, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weightshare as ws
+from cases import VECTORS, weights
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -16,7 +16,9 @@ def test_state_at_one_is_the_prox(name):
     w = torch.tensor(VECTORS[name], dtype=torch.float64)
     for alpha in (0.0, 0.1, 1.0, 10.0):
         top = alpha + (float(w.abs().max()) if w.numel() else 0.0)
-        assert torch.allclose(ws.particles(w, alpha).positions(1.0), ws.prox(w, alpha), rtol=0, atol=1e-14 * top)
+        assert torch.allclose(
+            ws.particles(w, alpha).positions(1.0), ws.prox(w, alpha), rtol=0, atol=1e-14 * top
+        )
 
 
 @given(weights, st.floats(0.0078125, 5, width=32), st.floats(0, 1))
@@ -36,7 +38,9 @@ def test_velocity_is_minus_a_subgradient_and_momentum_is_zero(values, alpha):
     for time in (0.0, 0.3, 0.9):
         alive = (motion.birth <= time) & (time < motion.death)
         sizes = (motion.stop - motion.first)[alive].to(torch.float64)
-        assert float((motion.velocity[alive] * sizes).sum()) == pytest.approx(0, abs=1e-12 * alpha * w.numel())
+        assert float((motion.velocity[alive] * sizes).sum()) == pytest.approx(
+            0, abs=1e-12 * alpha * w.numel()
+        )
         here = motion.positions(time)
         later = motion.positions(min(time + 1e-9, 1.0))
         bodies = int(alive.sum())
@@ -69,6 +73,18 @@ def test_positions_have_the_shape_and_order_of_the_weights():
     assert torch.allclose(motion.positions(2.0), ws.prox(w.to(torch.float64), 1.0))
     with pytest.raises(ValueError, match=r"time must be in \[0, 2\].*got 2.5"):
         motion.positions(2.5)
+
+
+def test_a_path_leads_from_the_weight_to_its_prox():
+    w = torch.randn(12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    w[3] = w[5]
+    motion = ws.particles(w, 0.8)
+    for i in range(12):
+        path = motion.path(i)
+        assert path[0].tolist() == [0.0, float(w[i])]
+        assert path[-1].tolist() == pytest.approx([1.0, float(ws.prox(w, 0.8)[i])], abs=1e-14)
+        for time, place in path[:-1].tolist():
+            assert float(motion.positions(time)[i]) == pytest.approx(place, abs=1e-14)
 
 
 def test_plot_draws_one_line_for_each_body(tmp_path):

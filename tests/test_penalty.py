@@ -2,13 +2,13 @@
 
 from itertools import permutations
 
-import exact
 import pytest
 import torch
-from cases import DTYPES, VECTORS, weights
 from hypothesis import given, settings
 
+import exact
 import weightshare as ws
+from cases import DTYPES, VECTORS, weights
 
 
 def hyperplane(w, order):

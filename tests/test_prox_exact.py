@@ -1,13 +1,13 @@
 """Every algorithm, dtype and batch form agrees with exact rational arithmetic, and with SciPy."""
 
-import exact
 import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from cases import DTYPES, VECTORS, staircase_weights
 
+import exact
 import weightshare as ws
+from cases import DTYPES, VECTORS, staircase_weights
 from weightshare.collisions import TABLE
 
 ALPHAS = (0.0, 0.02, 0.4, 3.0)

@@ -2,14 +2,14 @@
 
 import itertools
 
-import laws
 import pytest
 import torch
-from cases import DTYPES, alphas, weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import laws
 import weightshare as ws
+from cases import DTYPES, alphas, weights
 
 
 def vector(values, dtype=torch.float64):

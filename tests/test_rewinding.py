@@ -4,11 +4,11 @@ import cvxpy
 import numpy as np
 import pytest
 import torch
-from cases import alphas, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
 import weightshare as ws
+from cases import alphas, weights
 
 betas = st.floats(0, 3, width=32)
 rhos = st.sampled_from([0.0, 0.25, 0.5, 0.98, 1.0])

@@ -54,7 +54,9 @@ def isotonic_regression(
     weight_rows = _weight_rows(weights, y)
     values = rows.values
     if return_clusters and checks.opaque(y):
-        raise ValueError("return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap")
+        raise ValueError(
+            "return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap"
+        )
     if not increasing:
         values, weight_rows = values.flip(-1), weight_rows.flip(-1)
     if values.numel() == 0:

@@ -99,16 +99,16 @@ def _prox_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor 
 
 def _isotonic_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     y, weights, _ = inputs
-    out, ids = output
+    _, ids = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(ids)
-    ctx.save_for_backward(y, weights, out, ids)
+    ctx.save_for_backward(y, weights, ids)
 
 
 def _isotonic_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return None, None, None
-    y, weights, out, ids = ctx.saved_tensors
+    y, weights, ids = ctx.saved_tensors
     total = _sums(ids, weights).gather(1, ids)
     share = _sums(ids, grad).gather(1, ids) / total
     residual = y.to(torch.float64) - _block_means(y, weights, ids, total)

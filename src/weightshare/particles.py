@@ -40,7 +40,13 @@ class Trajectories:
     @property
     def collision_times(self) -> Tensor:
         """When bodies met, ascending; one entry for each body that was formed by a collision."""
-        return self.birth[self.birth > 0].sort().values
+        return self.birth[self._formed()].sort().values
+
+    def _formed(self) -> Tensor:
+        """Mask of the bodies that a collision formed: those that are somebody's parent."""
+        mask = torch.zeros_like(self.birth, dtype=torch.bool)
+        mask[self.parent[self.parent >= 0]] = True
+        return mask
 
     def positions(self, time: float) -> Tensor:
         """Where the particles are at ``time``, in the shape of the weights (float64).
@@ -56,29 +62,24 @@ class Trajectories:
         sorted_ = place[alive][by_first].repeat_interleave(sizes)
         return torch.empty_like(sorted_).scatter_(0, self.order, sorted_).reshape(self.shape)
 
-    def paths(self) -> list[tuple[Tensor, Tensor]]:
-        """Times and positions of the corners of each particle's path, for every sorted particle."""
-        result = []
-        bodies_of_birth = {int(f): b for b, f in reversed(list(enumerate(self.first.tolist())))}
-        death, parent = self.death.tolist(), self.parent.tolist()
-        for particle in range(self.order.numel()):
-            b = bodies_of_birth.get(particle, -1)
-            while b < 0 or int(self.stop[b]) <= particle:
-                particle -= 1  # a tie at the start: the body is filed under its first particle
-                b = bodies_of_birth.get(particle, -1)
-            times, places = [], []
-            while True:
-                times.append(float(self.birth[b]))
-                places.append(float(self.origin[b]))
-                if parent[b] < 0:
-                    break
-                if death[b] > times[-1]:
-                    pass
-                b = parent[b]
-            times.append(self.until)
-            places.append(places[-1] + float(self.velocity[b]) * (self.until - times[-2]))
-            result.append((torch.tensor(times), torch.tensor(places)))
-        return result
+    def path(self, weight: int) -> Tensor:
+        """Corners (time, position) of the path of one weight, given by its place in the flattened tensor.
+
+        >>> import torch, weightshare as ws
+        >>> ws.particles(torch.tensor([4.0, 0.0, 1.0]), alpha=2.0).path(1)
+        tensor([[0.0000, 0.0000],
+                [0.5000, 1.0000],
+                [1.0000, 1.5000]], dtype=torch.float64)
+        """
+        place = int((self.order == weight).nonzero())
+        start = ~self._formed() & (self.first <= place) & (place < self.stop)
+        body = int(start.nonzero())
+        corners = []
+        while body >= 0:
+            corners.append((float(self.birth[body]), float(self.origin[body])))
+            last, body = body, int(self.parent[body])
+        end = self.origin[last] + self.velocity[last] * (self.until - self.birth[last])
+        return torch.tensor([*corners, (self.until, float(end))], dtype=torch.float64)
 
     def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
         """Draw time against position: lines that meet and stick. Needs matplotlib (extra ``plot``)."""
@@ -91,13 +92,11 @@ class Trajectories:
             _, axes = pyplot.subplots()
         end = self.death.clamp(max=self.until)
         there = self.origin + self.velocity * (end - self.birth)
-        lines = torch.stack(
-            [torch.stack([self.birth, self.origin], 1), torch.stack([end, there], 1)], 1
-        ).numpy()
+        lines = torch.stack([torch.stack([self.birth, self.origin], 1), torch.stack([end, there], 1)], 1)
         mass = (self.stop - self.first).to(torch.float64)
         style.setdefault("linewidths", (0.6 + 0.8 * mass.log2()).numpy())
         style.setdefault("capstyle", "round")
-        axes.add_collection(LineCollection(lines, **style))
+        axes.add_collection(LineCollection(lines.tolist(), **style))
         axes.autoscale()
         axes.set_xlabel("time")
         axes.set_ylabel("weight")
@@ -154,11 +153,13 @@ class _Simulation:
             self.right[-1] = -1
 
     def _add(self, birth: float, origin: float, first: int, stop: int) -> int:
-        for column, value in (
-            (self.birth, birth), (self.death, math.inf), (self.origin, origin), (self.first, first),
-            (self.stop, stop), (self.parent, -1), (self.left, -1), (self.right, -1),
-        ):  # fmt: skip
-            column.append(value)  # type: ignore[attr-defined]
+        self.birth.append(birth)
+        self.death.append(math.inf)
+        self.origin.append(origin)
+        self.first.append(first)
+        self.stop.append(stop)
+        for links in (self.parent, self.left, self.right):
+            links.append(-1)
         return len(self.birth) - 1
 
     def velocity(self, b: int) -> float:
@@ -186,14 +187,12 @@ class _Simulation:
             time, a, b = heapq.heappop(self.heap)
             if self.parent[a] < 0 and self.parent[b] < 0:
                 self._collide(time, a, b)
-        bodies = range(len(self.birth))
-        columns = (self.birth, self.death, self.origin, [self.velocity(b) for b in bodies])
+        velocity = [self.velocity(b) for b in range(len(self.birth))]
+        real = (self.birth, self.death, self.origin, velocity)
         places = (self.first, self.stop, self.parent)
-        return Trajectories(
-            *(torch.tensor(column, dtype=torch.float64) for column in columns),
-            *(torch.tensor(column, dtype=torch.int64) for column in places),
-            order=order, shape=shape, until=self.until,
-        )  # fmt: skip
+        birth, death, origin, speed = (torch.tensor(c, dtype=torch.float64) for c in real)
+        first, stop, parent = (torch.tensor(c, dtype=torch.int64) for c in places)
+        return Trajectories(birth, death, origin, speed, first, stop, parent, order, shape, self.until)
 
     def _collide(self, time: float, a: int, b: int) -> None:
         mass_a, mass_b = self.stop[a] - self.first[a], self.stop[b] - self.first[b]

@@ -40,7 +40,7 @@ def penalty(w: Tensor, *, dim: int | None = None) -> Tensor:
 
 
 def subgradient(w: Tensor, *, dim: int | None = None) -> Tensor:
-    """Return the subgradient of R at ``w`` that shares ranks among ties: minus the velocity of the ODE (Eq. 10).
+    """Return the subgradient of R at ``w`` in which ties share their ranks: minus the velocity of Eq. (10).
 
     For distinct weights this is the gradient ``(2 rank - d - 1) / (d - 1)`` (Eq. 7); a run of equal
     weights gets the mean over its ranks, the average over all active hyperplanes (Eq. 9).

@@ -16,13 +16,13 @@ Number = float | Tensor
 
 @overload
 def prox(
-    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ..., coupling: str = ...,
-    dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[False] = ...,
+    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[False] = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def prox(
-    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ..., coupling: str = ...,
-    dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[True],
+    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[True],
 ) -> tuple[Tensor, Clusters]: ...  # fmt: skip
 def prox(
     w: Tensor,
@@ -80,8 +80,13 @@ def prox(
     if rows.values.numel() == 0:
         out, ids, gate = _empty(rows)
     else:
-        coefficients = (_per_row(rows, name, c) for name, c in (("alpha", alpha), ("beta", beta), ("scale", scale)))
-        out, ids, gate = _solve(rows.values, *coefficients, algorithm)
+        out, ids, gate = _solve(
+            rows.values,
+            _per_row(rows, "alpha", alpha),
+            _per_row(rows, "beta", beta),
+            _per_row(rows, "scale", scale),
+            algorithm,
+        )
     result = rows.restore(out)
     if not return_clusters:
         return result
@@ -100,7 +105,9 @@ def _per_row(rows: Rows, name: str, value: Number) -> Tensor:
     return value.expand(rows.values.shape[0])
 
 
-def _solve(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> tuple[Tensor, Tensor, Tensor]:
+def _solve(
+    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Through the operator where something has to be traced or differentiated; directly elsewhere."""
     arguments = (w, alpha, beta, scale)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in arguments)
@@ -109,7 +116,7 @@ def _solve(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
     if w.device.type == "mps":  # no float64 there
         out, ids, gate = _solve(w.cpu(), alpha.cpu(), beta.cpu(), scale.cpu(), algorithm)
         return out.to(w.device), ids.to(w.device), gate.to(w.device)
-    ops.check_rows(*arguments[:1])
+    checks.finite("w", w)
     solution = solve.prox_rows(*arguments, algorithm)
     return solution.out, solution.ids, solution.gate
 

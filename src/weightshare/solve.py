@@ -92,7 +92,9 @@ def _prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm:
     gate = torch.where(zeroed, ZEROED, sign).to(torch.int8)
     first = torch.searchsorted(row, torch.arange(w.shape[0], device=w.device))
     local = torch.arange(row.numel(), device=w.device) - first[row]
-    return Solution(*(_scatter(t, size, runs.order) for t in (value.to(w.dtype), local, gate)))  # lines 12, 13
+    return Solution(
+        *(_scatter(t, size, runs.order) for t in (value.to(w.dtype), local, gate))
+    )  # lines 12, 13
 
 
 def _resize(w: Tensor, *coefficients: Tensor) -> Tensor | None:

@@ -68,7 +68,9 @@ class AlgorithmTable(tuple[Entry, ...]):
         head = ("algorithm", "source", "work", "depth", "runs on", "remark")
         lines = [head, *((e.name, e.source, e.work, e.depth, e.runs_on, e.remark) for e in self)]
         widths = [max(len(line[c]) for line in lines) for c in range(len(head))]
-        return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths)).rstrip() for line in lines)
+        return "\n".join(
+            "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths)).rstrip() for line in lines
+        )
 
 
 def algorithms() -> AlgorithmTable:

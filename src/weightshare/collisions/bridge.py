@@ -8,6 +8,9 @@ and tiles that were pooled from left to right first leave d / TILE merges: O(d) 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -56,9 +59,9 @@ class _Forest:
         self.y, self.mass = y, mass
         self.tile = tile
 
-    def _parallel(self, kernel, count: int) -> None:  # type: ignore[no-untyped-def]
+    def _parallel(self, kernel: Callable[[int, int], None], count: int) -> None:
         parts = threads.split(count, 4 * self.workers if self.workers > 1 else 1)
-        threads.run([lambda lo=lo, hi=hi: kernel(lo, hi) for lo, hi in parts], self.workers)
+        threads.run([partial(kernel, lo, hi) for lo, hi in parts], self.workers)
 
     def pool(self) -> int:
         """Pool all tiles, then merge neighbours level by level; returns the number of levels."""
@@ -82,18 +85,21 @@ class _Forest:
         )  # fmt: skip
         width, levels = self.tile, 0
         while width < sizes.max():
-            merges = -(-sizes // (2 * width))
-            first = np.concatenate([[0], np.cumsum(merges)])
-            row = np.repeat(np.arange(sizes.size), merges)
-            self._parallel(
-                lambda lo, hi, width=width, row=row, first=first: pool.merge_level(
-                    self.base, sizes, row, first, width, lo, hi,
-                    self.parent, self.end, self.sums, self.weights,
-                ),
-                row.size,
-            )  # fmt: skip
+            self._merge(sizes, width)
             width, levels = 2 * width, levels + 1
         return levels
+
+    def _merge(self, sizes: np.ndarray, width: int) -> None:
+        """One level of the tree: halves of ``width`` places become one, in all rows."""
+        merges = -(-sizes // (2 * width))
+        first = np.concatenate([[0], np.cumsum(merges)])
+        row = np.repeat(np.arange(sizes.size), merges)
+        self._parallel(
+            lambda lo, hi: pool.merge_level(
+                self.base, sizes, row, first, width, lo, hi, self.parent, self.end, self.sums, self.weights
+            ),
+            row.size,
+        )
 
     def heads(self) -> np.ndarray:
         """Mask of the heads, in the chain's own places."""

@@ -6,6 +6,8 @@ particle by particle, finds them all. Here the queue is a stack of the clusters 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -24,5 +26,5 @@ def sequential(chain: Chain) -> Pooled:
         pool.pool_rows(y, mass, offsets, lo, hi, *stack, heads)
 
     parts = threads.split(offsets.size - 1, 4 * workers if workers > 1 else 1)
-    threads.run([lambda lo=lo, hi=hi: rows(lo, hi) for lo, hi in parts], workers)
+    threads.run([partial(rows, lo, hi) for lo, hi in parts], workers)
     return Pooled(torch.from_numpy(heads).to(chain.y.device), y.size)

@@ -9,7 +9,7 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @_jit
-def pool_adjacent_violators(y, mass, lo, hi, stack, first):  # type: ignore[no-untyped-def]
+def pool_adjacent_violators(y, mass, lo, hi, stack, first):
     """Pool ``y[lo:hi]`` from left to right; returns the number of clusters.
 
     The stack of clusters lives in the caller's scratch from place ``lo`` on, so that several threads can
@@ -36,7 +36,7 @@ def pool_adjacent_violators(y, mass, lo, hi, stack, first):  # type: ignore[no-u
 
 
 @_jit
-def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):  # type: ignore[no-untyped-def]
+def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):
     """Pool rows ``row_lo:row_hi`` one after another and mark their clusters' heads."""
     for r in range(row_lo, row_hi):
         lo = offsets[r]
@@ -46,7 +46,7 @@ def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):  # type: i
 
 
 @_jit
-def prefix_sums(y, mass, lo, hi, base, sums, weights):  # type: ignore[no-untyped-def]
+def prefix_sums(y, mass, lo, hi, base, sums, weights):
     """Prefix sums of ``mass * y`` and ``mass`` over ``[lo, hi)``, at places ``base .. base + hi - lo``.
 
     Each is carried in two float64 (columns high and low; error-free sums, products split by Dekker's
@@ -67,7 +67,7 @@ def prefix_sums(y, mass, lo, hi, base, sums, weights):  # type: ignore[no-untype
 
 
 @_jit
-def two_add(s, t, p, e):  # type: ignore[no-untyped-def]
+def two_add(s, t, p, e):
     """``(s + t) + (p + e)`` as an unevaluated sum of two float64."""
     z = s + p
     v = z - s
@@ -77,7 +77,7 @@ def two_add(s, t, p, e):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def two_product(a, b):  # type: ignore[no-untyped-def]
+def two_product(a, b):
     """``a * b`` as an unevaluated sum of two float64 (Dekker), for magnitudes below about 1e290."""
     p = a * b
     split = 134217729.0
@@ -91,14 +91,14 @@ def two_product(a, b):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _mean(i, j, sums, weights):  # type: ignore[no-untyped-def]
+def _mean(i, j, sums, weights):
     """Mean of the places ``i..j-1``."""
     s = (sums[j, 0] - sums[i, 0]) + (sums[j, 1] - sums[i, 1])
     return s / ((weights[j, 0] - weights[i, 0]) + (weights[j, 1] - weights[i, 1]))
 
 
 @_jit
-def _head(i, parent):  # type: ignore[no-untyped-def]
+def _head(i, parent):
     """Head of the cluster that holds place ``i`` (union-find with path halving)."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
@@ -107,7 +107,7 @@ def _head(i, parent):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _tangent_right(i, middle, stop, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+def _tangent_right(i, middle, stop, parent, end, sums, weights):
     """End of the last right cluster that a cluster from ``i`` would swallow: the tangent from ``i``.
 
     Bisection over places; a place stands for the cluster that holds it. The right half is pooled, so
@@ -126,7 +126,7 @@ def _tangent_right(i, middle, stop, parent, end, sums, weights):  # type: ignore
 
 
 @_jit
-def bridge_merge(lo, middle, stop, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+def bridge_merge(lo, middle, stop, parent, end, sums, weights):
     """Merge pooled halves ``[lo, middle)`` and ``[middle, stop)``: find their common tangent.
 
     Only one new cluster can form, around ``middle``. Its left end is the first cluster that the
@@ -168,14 +168,14 @@ def bridge_merge(lo, middle, stop, parent, end, sums, weights):  # type: ignore[
 
 
 @_jit
-def forest_rows(y, mass, offsets, base, row_lo, row_hi, sums, weights):  # type: ignore[no-untyped-def]
+def forest_rows(y, mass, offsets, base, row_lo, row_hi, sums, weights):
     """Prefix sums of rows ``row_lo:row_hi``."""
     for r in range(row_lo, row_hi):
         prefix_sums(y, mass, offsets[r], offsets[r + 1], base[r], sums, weights)
 
 
 @_jit
-def pool_tiles(  # type: ignore[no-untyped-def]
+def pool_tiles(
     y, mass, offsets, base, row_of_tile, first_tile, tile, tile_lo, tile_hi, stack, first, parent, end
 ):
     """Pool each tile by itself and record its clusters as a forest (``parent``) with ``end`` at heads."""
@@ -194,7 +194,7 @@ def pool_tiles(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weights):  # type: ignore[no-untyped-def]
+def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weights):
     """Merge neighbouring halves of ``width`` places: problems ``lo:hi`` of one level of the tree."""
     for p in range(lo, hi):
         r = row[p]
@@ -206,7 +206,7 @@ def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weigh
 
 
 @_jit
-def mark_heads(parent, offsets, base, heads):  # type: ignore[no-untyped-def]
+def mark_heads(parent, offsets, base, heads):
     """A place is a head when it is its own parent."""
     for r in range(base.size):
         shift = base[r] - offsets[r]

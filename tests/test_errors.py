@@ -1,0 +1,88 @@
+"""Bad input is refused with a message that names the argument, its value and the remedy."""
+
+import numpy as np
+import pytest
+import torch
+
+import weightshare as ws
+
+W = torch.tensor([1.0, 2.0, 4.0])
+
+
+def call(**changes):
+    arguments = {"w": W, "alpha": 0.1, **changes}
+    return ws.prox(arguments.pop("w"), arguments.pop("alpha"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"w": [1.0, 2.0]}, TypeError, r"w must be a torch.Tensor, got list; wrap it with torch.as_tensor"),
+        ({"w": np.ones(3)}, TypeError, r"got ndarray"),
+        ({"w": torch.ones(3, dtype=torch.int64)}, TypeError, r"got torch.int64; convert it"),
+        ({"w": torch.ones(3, dtype=torch.bool)}, TypeError, r"got torch.bool"),
+        ({"w": torch.ones(3, dtype=torch.complex64)}, TypeError, r"got torch.complex64"),
+        ({"w": torch.ones(3).to_sparse()}, TypeError, r"w must be a dense tensor.*to_dense"),
+        (
+            {"w": torch.tensor([[1.0, float("nan")]])},
+            ValueError,
+            r"w must be finite, got nan at index \(0, 1\)",
+        ),
+        ({"w": torch.tensor([float("-inf"), 1.0])}, ValueError, r"got -inf at index \(0, 0\).*1 of 2"),
+        ({"alpha": -1.0}, ValueError, r"alpha must be finite and >= 0, got -1.0"),
+        ({"alpha": float("nan")}, ValueError, r"alpha must be finite and >= 0, got nan"),
+        ({"alpha": float("inf")}, ValueError, r"alpha must be finite"),
+        ({"alpha": torch.tensor(-2.0)}, ValueError, r"alpha must be finite and >= 0, got -2.0"),
+        (
+            {"alpha": torch.ones(2)},
+            ValueError,
+            r"alpha must be a number or a tensor with one real element.*\(2,\)",
+        ),
+        ({"alpha": "0.1x"}, TypeError, r"alpha must be a number, got '0.1x'"),
+        ({"alpha": None}, TypeError, r"alpha must be a number, got None"),
+        ({"beta": -0.5}, ValueError, r"beta must be finite and >= 0, got -0.5"),
+        ({"beta": float("nan")}, ValueError, r"beta must be"),
+        ({"rho": 1.5}, ValueError, r"rho must be in \[0, 1\], got 1.5"),
+        ({"rho": -0.1}, ValueError, r"rho must be in \[0, 1\], got -0.1"),
+        ({"step": -1}, ValueError, r"step must be finite and >= 0, got -1.0"),
+        ({"alpha": 1e308, "step": 1e10}, ValueError, r"step \* alpha overflows; lower step or alpha"),
+        ({"coupling": "scale"}, ValueError, r"unknown coupling 'scale'.*did you mean 'scaled'"),
+        ({"algorithm": "pav"}, ValueError, r"unknown algorithm 'pav': choose one of 'auto', 'sequential'"),
+        ({"algorithm": "serach"}, ValueError, r"did you mean 'search'"),
+        ({"dim": 1}, ValueError, r"dim is out of range: got 1 for a tensor of shape \(3,\)"),
+        ({"dim": -2}, ValueError, r"dim is out of range: got -2"),
+        ({"dim": 0.5}, TypeError, r"dim must be an int or None, got 0.5"),
+        (
+            {"dim": 0, "w": torch.tensor(1.0)},
+            ValueError,
+            r"dim is out of range: got 0 for a tensor of shape \(\)",
+        ),
+    ],
+)
+def test_prox_refuses(changes, error, message):
+    before = W.clone()
+    with pytest.raises(error, match=message):
+        call(**changes)
+    assert torch.equal(W, before)
+
+
+def test_numbers_of_other_libraries_are_welcome():
+    assert torch.equal(call(alpha=np.float32(0.5)), call(alpha=0.5))
+    assert torch.equal(call(alpha=1), call(alpha=1.0))
+
+
+@pytest.mark.parametrize("function", [ws.penalty, ws.subgradient, ws.isotonic_regression])
+def test_other_functions_check_the_same_way(function):
+    with pytest.raises(TypeError, match="must be a torch.Tensor"):
+        function([1.0])
+    with pytest.raises(TypeError, match=r"got torch.int32"):
+        function(torch.ones(2, dtype=torch.int32))
+    with pytest.raises(ValueError, match=r"must be finite, got inf"):
+        function(torch.tensor([1.0, float("inf")]))
+
+
+def test_particles_refuse():
+    with pytest.raises(ValueError, match="alpha must be finite and >= 0, got -1"):
+        ws.particles(W, -1.0)
+    with pytest.raises(ValueError, match="until must be"):
+        ws.particles(W, 1.0, until=float("nan"))
