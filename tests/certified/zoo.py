@@ -9,9 +9,8 @@ CELL = 1 << 20  # keys in one cell of the plan, the widest bucket there is
 
 def value_of(key) -> np.ndarray:
     """float32 of monotone keys (0x80000000 is zero)."""
-    signed = np.asarray(key, np.int64) - 0x80000000
-    bits = np.where(signed < 0, 0x80000000 - signed, signed).astype(np.uint32)
-    return bits.view(np.float32)
+    key = np.asarray(key, np.int64)
+    return np.where(key >= 0x80000000, key - 0x80000000, 0xFFFFFFFF - key).astype(np.uint32).view(np.float32)
 
 
 def _alpha(r) -> float:

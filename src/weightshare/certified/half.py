@@ -37,7 +37,8 @@ def narrow(values: NDArray[np.float32], form: str) -> NDArray[np.uint16]:
 @functools.cache
 def _order(form: str) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
     """Patterns by ascending value with the two zeros adjacent, their values, and which are not finite."""
-    values = widen(np.arange(PATTERNS, dtype=np.uint16), form).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        values = widen(np.arange(PATTERNS, dtype=np.uint16), form).astype(np.float64)
     bad = ~np.isfinite(values)
     values[bad] = 0.0
     order = np.argsort(values, kind="stable")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,11 @@ from weightshare.certified.problem import Clock, Problem
 from weightshare.certified.refine import Refined, refine
 from weightshare.certified.result import ClusterTable, Info, ProxResult
 from weightshare.kernels.cpu import hull, merge, stream
-from weightshare.kernels.cpu.keys import CELL_BITS, CELLS
+from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, LOW_MASK
 from weightshare.kernels.threads import run, split
 
 SAMPLE = 1 << 15
-STEPS = 12  # up to this many clusters the look-up is a chain of comparisons at the speed of memory
+STEPS = (8, 16)  # up to this many clusters the look-up is a chain of comparisons at the speed of memory
 EXACT_BITS = 104  # double-double holds 106
 
 
@@ -52,7 +53,7 @@ def solve(
     plan = _sampled_plan(bits, problem, hint)
     clock.lap("plan")
     buckets = _histogram(bits, plan, slices)
-    _refuse_nonfinite(bits, plan, buckets)
+    _refuse_nonfinite(plan, buckets)
     clock.lap("histogram")
     if _wide(plan, buckets, problem.d):
         plan = _counted_plan(plan, buckets, problem)
@@ -115,35 +116,36 @@ def _histogram(bits: NDArray[np.uint32], plan: planning.Plan, slices: list[tuple
 
     def count(part: int, lo: int, hi: int) -> None:
         packed = np.empty(size, np.uint64)
-        stream.histogram(bits[lo:hi], plan.cells, plan.slots, packed, counts[part], totals[part])
+        stream.histogram(bits[lo:hi], plan.table, packed, counts[part], totals[part])
 
     run([partial(count, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
-    every, total = counts.sum(axis=0), totals.sum(axis=0)
+    counts, total = counts[:, plan.order], totals.sum(axis=0)[plan.order]
+    every = counts.sum(axis=0)
+    negative = plan.keys < 0x80000000
+    total[negative] = every[negative] * LOW_MASK - total[negative]  # their patterns are complements of keys
     high, low = np.zeros(size), np.zeros(size)
     hull.bucket_sums(plan.keys, every, total, high, low)
     return Buckets(every, total, high, low, counts)
 
 
-def _refuse_nonfinite(bits: NDArray[np.uint32], plan: planning.Plan, buckets: Buckets) -> None:
-    """NaN and infinity have the outermost keys: look closer only if those cells are not empty."""
+def _refuse_nonfinite(plan: planning.Plan, buckets: Buckets) -> None:
+    """NaN and infinity have the outermost keys, in cells of their own."""
     cell = plan.keys >> CELL_BITS
-    outer = (cell <= 0x008) | (cell >= 0xFF8)
-    if buckets.counts[outer].any() and not np.isfinite(bits.view(np.float32)).all():
+    if buckets.counts[(cell < 0x008) | (cell >= 0xFF8)].any():
         raise ValueError("w must be finite: it contains nan or inf")
 
 
 def _wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
     """Whether a sum of d of these weights could need more bits than a double-double has."""
     counts = _cell_counts(plan, buckets)
-    at_zero = (plan.keys >> CELL_BITS) == 0x800
-    if not buckets.totals[at_zero].any():
-        counts[0x800] = 0  # nothing but zeros, which cost no bits
+    for cell in (0x7FF, 0x800):
+        here = (plan.keys >> CELL_BITS) == cell
+        if not buckets.high[here].any():
+            counts[cell] = 0  # nothing but zeros, which cost no bits
     cells = np.flatnonzero(counts)
     if not cells.size:
         return False
-    exponent = np.maximum(
-        np.abs(2 * cells - 0xFFF) >> 4, 1
-    )  # binade of each cell, the same on both sides of zero
+    exponent = np.maximum(np.where(cells >= 0x800, cells - 0x800, 0x7FF - cells) >> 3, 1)
     return bool(exponent.max() - exponent.min() + 25 + d.bit_length() > EXACT_BITS)
 
 
@@ -214,6 +216,12 @@ class _Answer:
         run([partial(patch, lo, hi) for lo, hi in split(todo.size, 4 * p.threads)], p.threads)
         self.zeros = zeros + refined.zeros + sum(changes)
 
+    def _streaming(self, per_bucket: NDArray[Any]) -> NDArray[Any]:
+        """A copy of a per-bucket array in the order of ``keys.locate``."""
+        moved = np.empty_like(per_bucket)
+        moved[self.plan.order] = per_bucket
+        return moved
+
     def cluster_table(self) -> ClusterTable:
         """All clusters, in ascending order."""
         p = self.problem
@@ -237,8 +245,8 @@ class _Answer:
         out = np.empty(bits.size, np.int64)
 
         def number(part: int, lo: int, hi: int) -> None:
-            cursor = refined.cursors[part].copy()
-            stream.replay_ids(bits[lo:hi], self.plan.cells, self.plan.slots, ids, cursor, results, out[lo:hi])
+            cursor = self._streaming(refined.cursors[part])
+            stream.replay_ids(bits[lo:hi], self.plan.table, self._streaming(ids), cursor, results, out[lo:hi])
 
         run([partial(number, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
         return out
@@ -249,6 +257,7 @@ class _Answer:
         """Last pass: g(w) of every weight."""
         plan, refined = self.plan, self.refined
         steps = self._steps()
+        values = self._streaming(self.values)
 
         def look_up(part: int, lo: int, hi: int) -> None:
             if steps is not None:
@@ -256,23 +265,24 @@ class _Answer:
                 return
             stream.replay(
                 bits[lo:hi],
-                plan.cells,
-                plan.slots,
-                self.values,
-                refined.cursors[part],
+                plan.table,
+                values,
+                self._streaming(refined.cursors[part]),
                 refined.results,
                 out[lo:hi],
             )
 
         run([partial(look_up, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
 
-    def _steps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    def _steps(self) -> tuple[tuple[np.float32, ...], tuple[np.float32, ...]] | None:
         """First weight and value of each cluster if they are few and every one begins at a bucket."""
-        if len(self.entry) > STEPS or (self.entry[:, 0] >= 0).any():
+        if len(self.entry) > STEPS[-1] or (self.entry[:, 0] >= 0).any():
             return None
         starts = np.cumsum(self.entry[:, 2]) - self.entry[:, 2]
         bucket = self.live[np.searchsorted(self.rank[self.live], starts)]
         if (self.rank[bucket] != starts).any():
             return None
         edges = planning.decode_keys(self.plan.keys[bucket]).astype(np.float32)
-        return edges, np.ascontiguousarray(self.edges[bucket, 0])
+        pad = next(size for size in STEPS if size >= edges.size) - edges.size
+        last = self.edges[bucket[-1], 0]
+        return (*edges, *[np.float32(np.inf)] * pad), (*self.edges[bucket, 0], *[last] * pad)

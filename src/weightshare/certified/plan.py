@@ -1,4 +1,4 @@
-"""Where the buckets go: a two-step map from keys to buckets, finer where a sample finds weights or clusters.
+"""Where the buckets go: a map from keys to buckets, finer where a sample finds weights or clusters.
 
 The plan is a matter of speed alone. Sums of weights are exact under any plan, so clusters and results do not depend
 on it; only when the weights span so many orders of magnitude that a sum could lose bits (``wide``) the
@@ -13,22 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightshare.kernels.cpu.hull import pool
-from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, LOW_MASK
+from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, SLOT_BITS, SLOTS
+from weightshare.kernels.cpu.layout import count_buckets, lay_out
 
 TARGET = 6144  # weights per bucket when they have to be sorted: words and scratch stay in the L2 cache
 MOST_BUCKETS = 1 << 17
-SPLIT = 10  # at most 2^10 equal parts in one step: cell to slots, slot to buckets
 SEEN = 8  # a cluster of fewer sampled weights is noise
 
 
 @dataclass
 class Plan:
-    """Tables of ``keys.locate`` and, per bucket, its first key and the width of its key range in bits."""
+    """The table of ``keys.locate``; per bucket its first key, its width in bits, its place in streaming order."""
 
-    cells: NDArray[np.int32]
-    slots: NDArray[np.int32]
+    table: NDArray[np.uint32]
     keys: NDArray[np.uint32]
     widths: NDArray[np.int8]
+    order: NDArray[np.int64]
 
 
 @dataclass
@@ -42,17 +42,17 @@ class Groups:
 
 def decode_keys(keys: NDArray[np.integer]) -> NDArray[np.float64]:
     """Values of keys (``keys.decode`` over an array; 2^128 for the key after the largest float32)."""
-    signed = keys.astype(np.int64) - 0x80000000
-    magnitude = np.abs(signed)
+    keys = keys.astype(np.int64)
+    magnitude = np.where(keys >= 0x80000000, keys - 0x80000000, 0x7FFFFFFF - keys)
     exponent = np.maximum(magnitude >> 23, 1)
     mantissa = magnitude - ((exponent - 1) << 23)
-    return np.copysign(np.ldexp(mantissa.astype(np.float64), exponent - 150), signed)
+    return np.copysign(np.ldexp(mantissa.astype(np.float64), exponent - 150), keys - 0x80000000)
 
 
 def encode_values(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Keys of the float32 nearest to the given values."""
-    bits = values.astype(np.float32).view(np.int32).astype(np.int64)
-    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits) + 0x80000000
+    bits = values.astype(np.float32).view(np.uint32).astype(np.int64)
+    return np.where(bits >= 0x80000000, 0xFFFFFFFF - bits, bits + 0x80000000)
 
 
 def guess_groups(sample: NDArray[np.uint32], d: int, c: float) -> Groups:
@@ -71,84 +71,55 @@ def guess_groups(sample: NDArray[np.uint32], d: int, c: float) -> Groups:
 def make_plan(
     per_cell: NDArray[np.float64], sample: NDArray[np.uint32] | None, groups: Groups, c: float
 ) -> Plan:
-    """Plan from (estimated) weights per cell, an optional sorted sample for local density, and guessed clusters."""
+    """Plan from (estimated) weights per cell, a sorted sample for local density, and guessed clusters."""
     parts = np.ceil(np.log2(np.maximum(per_cell / TARGET, 1.0))).astype(np.int64)
-    slot_shift = CELL_BITS - np.minimum(parts, CELL_BITS - 6)
-    wanted, cell_of = _wanted_shifts(groups, c)
+    cell_shift = CELL_BITS - np.minimum(parts, CELL_BITS)
+    dense = np.repeat(cell_shift, SLOTS // CELLS)
+    if sample is not None:
+        _follow(dense, sample, per_cell.sum() / sample.size)
+    wanted = _wanted_shifts(groups, c)
     for coarsen in range(CELL_BITS + 1):
-        plan = _tables(slot_shift, sample, per_cell, groups, np.minimum(wanted + coarsen, CELL_BITS), cell_of)
-        if plan is not None:
-            return plan
-    raise AssertionError("a plan without refinement always fits")
+        shifts = dense.copy()
+        _refine(shifts, groups, np.minimum(wanted + coarsen, CELL_BITS))
+        if count_buckets(shifts) <= MOST_BUCKETS:
+            break
+    return _build(shifts)
 
 
-def _wanted_shifts(groups: Groups, c: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bucket width in bits that lets each guessed cluster retire, and the cell it is measured in.
+def _build(shifts: NDArray[np.int64]) -> Plan:
+    """Tables from the bucket width wanted in every slot."""
+    table = np.empty(SLOTS, np.uint32)
+    size = count_buckets(shifts)
+    keys, widths = np.empty(size, np.uint32), np.empty(size, np.int8)
+    order = np.empty(size, np.int64)
+    lay_out(shifts, table, keys, widths, order)
+    return Plan(table, keys, widths, order)
+
+
+def _wanted_shifts(groups: Groups, c: float) -> NDArray[np.int64]:
+    """Bucket width in bits that lets each guessed cluster retire.
 
     A bucket that holds a whole cluster retires if it is narrower than c n; a cluster wider than that needs
     about 32 buckets across, so that the sparse ones at its ends stay few.
     """
-    middle = (groups.first + groups.last) >> 1
-    cell = middle >> CELL_BITS
+    cell = ((groups.first + groups.last) >> 1) >> CELL_BITS
     ulp = decode_keys((cell << CELL_BITS) + 1) - decode_keys(cell << CELL_BITS)
     spread = (decode_keys(groups.last) - decode_keys(groups.first)) / 32
     wanted = np.maximum(spread, np.minimum(0.25 * c * groups.count, 1e300)) / ulp
-    return np.clip(np.floor(np.log2(np.maximum(wanted, 1.0))), 0, CELL_BITS).astype(np.int64), cell
+    return np.clip(np.floor(np.log2(np.maximum(wanted, 1.0))), 0, CELL_BITS).astype(np.int64)
 
 
-def _tables(
-    base_shift: NDArray[np.int64],
-    sample: NDArray[np.uint32] | None,
-    per_cell: NDArray[np.float64],
-    groups: Groups,
-    wanted: NDArray[np.int64],
-    cell_of: NDArray[np.int64],
-) -> Plan | None:
-    """Tables for the given resolutions, or None if they would need too many buckets."""
-    cell_shift = base_shift.copy()
-    np.minimum.at(cell_shift, cell_of, np.maximum(wanted, CELL_BITS - SPLIT))
-    slots_in = np.int64(1) << (CELL_BITS - cell_shift)
-    slot_first = np.cumsum(slots_in) - slots_in
-    total = int(slots_in.sum())
-    if total > MOST_BUCKETS:
-        return None
-    shift = np.repeat(cell_shift, slots_in)
-    start = (np.arange(total) - np.repeat(slot_first, slots_in)) << shift
-    fine = shift.copy()
-    if sample is not None and sample.size:
-        cell, low = (sample >> CELL_BITS).astype(np.int64), (sample & LOW_MASK).astype(np.int64)
-        load = np.bincount(slot_first[cell] + (low >> cell_shift[cell]), minlength=total)
-        load = load * (per_cell.sum() / sample.size)
-        extra = np.ceil(np.log2(np.maximum(load / (2 * TARGET), 1.0))).astype(np.int64)
-        fine = np.maximum(fine - np.minimum(extra, SPLIT), 0)
-    _refine(fine, shift, slot_first, cell_shift, groups, wanted)
-    buckets_in = np.int64(1) << (shift - fine)
-    if int(buckets_in.sum()) > MOST_BUCKETS:
-        return None
-    bucket_first = np.cumsum(buckets_in) - buckets_in
-    cells = (slot_first << 5) | cell_shift
-    slots = ((bucket_first - (start >> fine)) << 5) | fine
-    inside = np.arange(int(buckets_in.sum())) - np.repeat(bucket_first, buckets_in)
-    origin = (np.repeat(np.arange(CELLS), slots_in) << CELL_BITS) + start
-    widths = np.repeat(fine, buckets_in)
-    keys = np.repeat(origin, buckets_in) + (inside << widths)
-    return Plan(
-        cells.astype(np.int32), slots.astype(np.int32), keys.astype(np.uint32), widths.astype(np.int8)
-    )
+def _follow(shifts: NDArray[np.int64], sample: NDArray[np.uint32], each: float) -> None:
+    """Narrower buckets in slots where the sample is denser than its cell as a whole."""
+    load = np.bincount(sample >> SLOT_BITS, minlength=SLOTS)
+    slot = np.flatnonzero(load)
+    parts = np.ceil(np.log2(np.maximum(load[slot] * (each / TARGET), 1.0))).astype(np.int64)
+    shifts[slot] = np.minimum(shifts[slot], np.maximum(SLOT_BITS + (parts == 0) * CELL_BITS - parts, 0))
 
 
-def _refine(
-    fine: NDArray[np.int64],
-    shift: NDArray[np.int64],
-    slot_first: NDArray[np.int64],
-    cell_shift: NDArray[np.int64],
-    groups: Groups,
-    wanted: NDArray[np.int64],
-) -> None:
+def _refine(shifts: NDArray[np.int64], groups: Groups, wanted: NDArray[np.int64]) -> None:
     """Give the slots at both ends of every guessed cluster the width it wants."""
     reach = np.int64(1) << wanted
     for edge in (groups.first - reach, groups.first, groups.last, groups.last + reach):
-        edge = np.clip(edge, 0, (CELLS << CELL_BITS) - 1)
-        cell = edge >> CELL_BITS
-        slot = slot_first[cell] + ((edge & LOW_MASK) >> cell_shift[cell])
-        np.minimum.at(fine, slot, np.maximum(wanted, shift[slot] - SPLIT))
+        slot = np.clip(edge, 0, (1 << 32) - 1) >> SLOT_BITS
+        np.minimum.at(shifts, slot, wanted)

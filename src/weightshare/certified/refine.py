@@ -13,7 +13,7 @@ from weightshare.certified.problem import Clock, Problem
 from weightshare.kernels.cpu import buckets, merge, stream
 from weightshare.kernels.threads import run
 
-BATCH = 1 << 20  # weights per task
+LOT = 1 << 16  # weights per task: their words, runs and results stay in the L2 cache
 
 
 @dataclass
@@ -61,10 +61,11 @@ def refine(
     )  # fmt: skip
     if not left:
         return refined
-    start = refined.cursors.copy()
+    start = np.empty_like(refined.cursors)
+    start[:, plan.order] = refined.cursors
 
     def scatter(part: int, lo: int, hi: int) -> None:
-        stream.scatter(bits[lo:hi], plan.cells, plan.slots, start[part], refined.words32)
+        stream.scatter(bits[lo:hi], plan.table, start[part], refined.words32)
 
     run([partial(scatter, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
     clock.lap("scatter")
@@ -84,35 +85,37 @@ def _cursors(
 def _sort_and_pool(
     plan: Plan, counts: NDArray[np.int64], todo: NDArray[np.int64], refined: Refined, problem: Problem
 ) -> None:
-    """Make words, sort, pool: batches of buckets in tasks, so that threads share the work evenly."""
+    """Make words, sort, pool: lots of buckets that fit the cache, shared among the threads as they come."""
     rank = np.cumsum(counts) - counts
     zeros: list[int] = []
+    places = (refined.offset, refined.place)
     scalars = (problem.d, problem.c, problem.beta, problem.scale)
 
-    def batch(some: list[int]) -> None:
-        room = int(counts[some].max()) + 1
-        starts, sums = np.empty(room, np.int64), np.empty(room, np.int64)
-        for b in some:
-            n, at, key = int(counts[b]), int(refined.offset[b]), plan.keys[b]
-            keys = refined.words32[at : at + n]
-            words, mark = keys, merge.MARK32
-            if refined.wide[b]:
-                words, mark = refined.words64[refined.place[b] : refined.place[b] + n], merge.MARK64
-            buckets.make_words(keys, key, words)
-            words.sort()
-            _, zeroed = buckets.pool_bucket(
-                words, key, int(rank[b]), *scalars, starts, sums, refined.results[at : at + n],
-                refined.ends[b], np.uint64(mark),
-            )  # fmt: skip
-            if zeroed:
-                zeros.append(zeroed)
+    def solve(lot: NDArray[np.int64]) -> None:
+        wide = bool(refined.wide[lot[0]])
+        words = refined.words64 if wide else refined.words32
+        mark = np.uint64(merge.MARK64 if wide else merge.MARK32)
+        buckets.make_words(lot, plan.keys, counts, *places, refined.words32, words)
+        for begin, size in zip(refined.place[lot].tolist(), counts[lot].tolist()):
+            words[begin : begin + size].sort()
+        room = int(counts[lot].max()) + 1
+        scratch, sums = np.empty((4, room), np.int32), np.empty(room, np.int64)
+        values = np.empty(room, np.float32)
+        zeros.append(
+            buckets.pool_buckets(
+                lot, plan.keys, counts, rank, *places, words, *scalars,
+                scratch, sums, values, refined.results, refined.ends, mark,
+            )
+        )  # fmt: skip
 
-    run([partial(batch, some) for some in _batches(counts, todo)], problem.threads)
+    wide = refined.wide[todo]
+    lots = [lot for part in (todo[wide], todo[~wide]) for lot in _lots(counts, part)]
+    run([partial(solve, lot) for lot in lots], problem.threads)
     refined.zeros = sum(zeros)
 
 
-def _batches(counts: NDArray[np.int64], todo: NDArray[np.int64]) -> list[list[int]]:
-    """Consecutive buckets in lots of about BATCH weights, the largest first."""
-    edges = np.searchsorted(np.cumsum(counts[todo]), np.arange(BATCH, counts[todo].sum() + BATCH, BATCH))
-    lots = [part.tolist() for part in np.split(todo, np.unique(edges)) if part.size]
-    return sorted(lots, key=lambda lot: -int(counts[lot].sum()))
+def _lots(counts: NDArray[np.int64], todo: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Consecutive buckets in lots of about LOT weights."""
+    before = np.cumsum(counts[todo]) - counts[todo]
+    cuts = np.flatnonzero(np.diff(before // LOT)) + 1
+    return [part for part in np.split(todo, cuts) if part.size]

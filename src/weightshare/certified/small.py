@@ -14,7 +14,7 @@ from weightshare.kernels.cpu import rows
 from weightshare.kernels.threads import run
 
 BLOCK = 1 << 16  # weights of a block of rows: its words stay in the L2 cache
-LEAST_KEY, MOST_KEY = 0x00800000, 0xFF800000  # of -inf and inf
+LEAST_KEY, MOST_KEY = 0x007FFFFF, 0xFF800000  # of -inf and inf
 
 
 def solve_single(

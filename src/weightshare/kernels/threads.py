@@ -57,7 +57,7 @@ class _Job:
                 self._next = index + 1
             try:
                 self._tasks[index]()
-            except BaseException as error:  # noqa: BLE001 - raised again by run(), in the caller
+            except BaseException as error:
                 with self._lock:
                     self.failures.append((index, error))
                 return

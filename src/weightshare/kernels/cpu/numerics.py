@@ -128,6 +128,23 @@ def value64(sh, sl, n, c, turn, beta, scale):
 
 
 @inline
+def quick32(x, v, beta, scale):
+    """Algorithm 2 lines 7-12 in float64, without branches: (value, zeroed, whether both are beyond doubt).
+
+    ``x`` and ``v`` are the cluster's mean and displacement, each within two roundings.
+    """
+    dest = x + v
+    far = abs(dest)
+    doubt = FILTER * (abs(x) + abs(v))
+    zeroed = far < beta
+    sign = 1.0 if dest > 0.0 else -1.0
+    value = 0.0 if zeroed else x + scale * (v - sign * beta)
+    slack = 0.0 if zeroed else FILTER * (abs(x) + scale * (abs(v) + beta))
+    low = np.float32(value - slack)
+    return low, zeroed, (abs(far - beta) > doubt) & (low == np.float32(value + slack))
+
+
+@inline
 def value32(sh, sl, n, c, turn, beta, scale):
     """Algorithm 2 lines 7-12 for one cluster, correctly rounded to float32: (value, zeroed).
 
@@ -135,18 +152,8 @@ def value32(sh, sl, n, c, turn, beta, scale):
     zero mask, double-double does. Rounding a nondecreasing function keeps it nondecreasing, so no two
     clusters can come out in the wrong order.
     """
-    x = (sh + sl) / n
-    v = c * turn
-    dest = x + v
-    doubt = FILTER * (abs(x) + abs(v))
-    if abs(abs(dest) - beta) > doubt:
-        if abs(dest) < beta:
-            return np.float32(0.0), True
-        shift = v - beta if dest > 0.0 else v + beta
-        value = x + scale * shift
-        doubt = FILTER * (abs(x) + scale * (abs(v) + beta))
-        low = np.float32(value - doubt)
-        if low == np.float32(value + doubt):
-            return low + np.float32(0.0), False
-    value, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
-    return np.float32(value) + np.float32(0.0), zeroed
+    value, zeroed, sure = quick32((sh + sl) / n, c * turn, beta, scale)
+    if sure:
+        return value + np.float32(0.0), zeroed
+    careful, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
+    return np.float32(careful) + np.float32(0.0), zeroed

@@ -1,0 +1,68 @@
+"""Lay buckets out over the key range from the bucket width that is wanted in every slot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weightshare.kernels.cpu.jit import inline, kernel
+from weightshare.kernels.cpu.keys import CELL_BITS, SLOT_BITS
+
+PER_CELL = 1 << (CELL_BITS - SLOT_BITS)
+
+
+@inline
+def _widest(shifts, first):
+    """Slots of one cell share the narrowest width that some slot wants, but no narrower than one slot."""
+    narrowest = np.int64(CELL_BITS)
+    for j in range(first, first + PER_CELL):
+        narrowest = min(narrowest, shifts[j])
+    return max(narrowest, np.int64(SLOT_BITS))
+
+
+@kernel
+def count_buckets(shifts):
+    """How many buckets ``lay_out`` makes."""
+    total = np.int64(0)
+    for first in range(0, shifts.size, PER_CELL):
+        common = _widest(shifts, first)
+        for j in range(first, first + PER_CELL):
+            if shifts[j] < SLOT_BITS:
+                total += np.int64(1) << (SLOT_BITS - shifts[j])
+            elif (j - first) & ((1 << (common - SLOT_BITS)) - 1) == 0:
+                total += 1
+    return total
+
+
+@kernel
+def lay_out(shifts, table, keys, widths, order):
+    """Entries of the slots; first key, width in bits and place in streaming order of the buckets, ascending.
+
+    A negative slot is found by its bit pattern, the complement of its keys, so its buckets count downwards.
+    """
+    size = order.size
+    at = np.int64(0)
+    negative = shifts.size // 2
+    for j in range(shifts.size):
+        if j & (PER_CELL - 1) == 0:
+            common = _widest(shifts, j)
+        if j == negative:
+            below = at
+        begin = at
+        if shifts[j] < SLOT_BITS:
+            for part in range(np.int64(1) << (SLOT_BITS - shifts[j])):
+                keys[at] = (np.int64(j) << SLOT_BITS) + (part << shifts[j])
+                widths[at] = shifts[j]
+                at += 1
+        elif j & ((1 << (common - SLOT_BITS)) - 1) == 0:
+            keys[at] = np.int64(j) << SLOT_BITS
+            widths[at] = common
+            at += 1
+        else:
+            begin = at - 1
+        shift = min(shifts[j], np.int64(SLOT_BITS))
+        if j >= negative:
+            table[j - negative] = ((begin - below) << 6) | shift
+        else:
+            table[shifts.size - 1 - j] = ((size - at) << 6) | shift
+    for b in range(size):
+        order[b] = b - below if b >= below else size - 1 - b
