@@ -49,14 +49,15 @@ def test_halves_are_the_rounded_exact_prox(name, route, form):
         same(result, exact, narrow(exact.values.astype(np.float32), form))
 
 
+@pytest.mark.parametrize("route", ["small", "partition"])
 @pytest.mark.parametrize("name", ZOO)
-def test_float64_is_within_rounding_of_the_exact_prox(name):
+def test_float64_is_within_rounding_of_the_exact_prox(name, route):
     for seed in range(12):
         w, alpha = draw(name, seed, 60)
         w = w.astype(np.float64) * (1 + 1e-9 * np.random.default_rng(seed).standard_normal(w.size))
         beta, scale = SETTINGS[seed % len(SETTINGS)]
         exact = exact_prox(w, alpha, beta, scale)
-        result = prox_array(w, alpha=alpha, beta=beta, scale=scale, threads=2, ids=True)
+        result = prox_array(w, alpha=alpha, beta=beta, scale=scale, threads=2, ids=True, route=route)
         np.testing.assert_array_max_ulp(result.out, exact.values, 1)
         np.testing.assert_array_equal(result.clusters.starts, exact.starts)
         np.testing.assert_array_equal(result.clusters.ids, exact.ids)

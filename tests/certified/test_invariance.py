@@ -104,3 +104,16 @@ def test_works_in_a_forked_child():
     if child == 0:
         os._exit(0 if np.array_equal(prox_array(w, alpha=alpha, threads=2).out, expected) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_long_float64_vectors_agree_with_short_ones(name):
+    w, alpha = draw(name, 13, 150_000)
+    w = w.astype(np.float64)
+    short = prox_array(w, alpha=alpha, beta=0.01, scale=0.5, route="small", ids=True)
+    long = prox_array(w, alpha=alpha, beta=0.01, scale=0.5, threads=3, ids=True)
+    assert long.info.route == "partition" or w.size <= 1 << 15
+    np.testing.assert_array_max_ulp(long.out, short.out, 1)
+    np.testing.assert_array_equal(long.clusters.starts, short.clusters.starts)
+    np.testing.assert_array_equal(long.clusters.ids, short.clusters.ids)
+    assert long.zeros == short.zeros

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weightshare.kernels.cpu.jit import inline, kernel
+from weightshare.kernels.cpu.jit import kernel
 from weightshare.kernels.cpu.keys import decode, key
 from weightshare.kernels.cpu.numerics import dd_add, merges, value32, value64
 
@@ -39,18 +39,6 @@ def pool_sorted(x, c, starts, sh, sl):
     return top + 1
 
 
-@inline
-def in_order(previous, side_before, value, side, scale):
-    """A value that float64 rounding put below its predecessor's is raised to it.
-
-    Within one side of the dead zone (dest <= -beta, or >= beta) exact values never decrease for scales
-    in [0, 1]; from one side to the other they may.
-    """
-    if side == side_before and 0.0 <= scale <= 1.0 and value < previous:
-        return previous
-    return value
-
-
 @kernel
 def values_single(starts, sh, sl, k, c, beta, scale, values):
     """Value of each cluster, correctly rounded to float32; return the number of zeroed weights."""
@@ -66,18 +54,12 @@ def values_single(starts, sh, sl, k, c, beta, scale, values):
 
 @kernel
 def values_double(starts, sh, sl, k, c, beta, scale, values):
-    """Value of each cluster in float64, kept in order; return the number of zeroed weights."""
+    """Value of each cluster, rounded from double-double to float64; return the number of zeroed weights."""
     d = starts[k]
     zeros = 0
-    before, previous = -1.0, -np.inf
     for g in range(k):
         i, j = starts[g], starts[g + 1]
-        turn = np.float64(d - i - j)
-        value, zeroed = value64(sh[g], sl[g], j - i, c, turn, beta, scale)
-        side = 0.0 if zeroed else np.sign((sh[g] + sl[g]) / (j - i) + c * turn)
-        value = in_order(previous, before, value, side, scale)
-        before, previous = side, value
-        values[g] = value
+        values[g], zeroed = value64(sh[g], sl[g], j - i, c, np.float64(d - i - j), beta, scale)
         zeros += zeroed * (j - i)
     return zeros
 
