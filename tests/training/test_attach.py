@@ -112,7 +112,9 @@ def test_group_is_one_vector(mlp):
 
 def test_group_needs_one_learning_rate(mlp):
     model = mlp()
-    opt = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1.0}], lr=0.1)
+    opt = torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 1.0}], lr=0.1
+    )
     with pytest.raises(ValueError, match="one learning rate"):
         WeightSharing(model, opt, Rule("*.weight", alpha=0.3, per="group"))
 

@@ -34,7 +34,10 @@ def test_shorthand_takes_linear_and_conv_weights():
     [
         ("fc1.bias", ["fc1.bias"]),
         ("encoder.*.weight", ["encoder.0.weight", "encoder.1.weight", "encoder.2.weight"]),
-        (r"re:encoder\.[02]\..*", ["encoder.0.weight", "encoder.0.bias", "encoder.2.weight", "encoder.2.bias"]),
+        (
+            r"re:encoder\.[02]\..*",
+            ["encoder.0.weight", "encoder.0.bias", "encoder.2.weight", "encoder.2.bias"],
+        ),
         (nn.Embedding, ["embed.weight"]),
         ([nn.BatchNorm1d, "fc1.*"], ["encoder.1.weight", "fc1.weight", "fc1.bias"]),
     ],
@@ -44,7 +47,11 @@ def test_selects(select, names):
 
 
 def test_names_win_over_types():
-    rules = [Rule("fc1.weight", alpha=1.0), Rule(nn.Linear, alpha=0.1), Rule(["head.*"], alpha=0.1, per="group")]
+    rules = [
+        Rule("fc1.weight", alpha=1.0),
+        Rule(nn.Linear, alpha=0.1),
+        Rule(["head.*"], alpha=0.1, per="group"),
+    ]
     assert attach(rules) == [["fc1.weight"], ["encoder.2.weight"], ["head.weight + head.bias"]]
 
 

@@ -4,7 +4,7 @@ The plant: a larger alpha ties more weights, a larger beta zeroes more, but with
 many steps to form and to break. The control: every ``interval`` steps the quantity q (bits, distinct
 values, share of nonzero weights) is measured, and
 
-    log(coefficient) += gain_n * clip(log2(q / edge), -1, 1)
+    log(coefficient) += gain_n * clip(log2(q / edge), -RELAX, 1)
 
 where ``edge`` is the end of the band [(1 - tolerance) target, target] that q lies beyond, and nothing moves
 while q is inside (hysteresis) or on its way (q came closer to the band since the last measurement faster
@@ -31,6 +31,8 @@ from weightshare.metrics import summary
 
 GAIN = 0.25
 """Largest move of log(coefficient) at one measurement."""
+RELAX = 0.5
+"""Largest move down, as a share of the largest move up: a noisy layer shall meet its target most of the time."""
 PROGRESS = 0.02
 """Fall of |log2(q / edge)| from one measurement to the next, as a share of it, that counts as on its way."""
 LIMIT = math.log(1e8)
@@ -120,7 +122,7 @@ class Controller:
             self.changes += 1
         coming = side == self.side and abs(error) < (1.0 - PROGRESS) * abs(self.last)
         if side and not coming:
-            move = GAIN / (1 + self.changes) * min(max(error, -1.0), 1.0)
+            move = GAIN / (1 + self.changes) * min(max(error, -RELAX), 1.0)
             self.shift = min(max(self.shift + move, -LIMIT), LIMIT)
             self.moves += 1
         self.side = side or self.side

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -80,9 +81,10 @@ class Rule:
             raise ValueError(
                 f"the rule for {self.select!r} does nothing: give alpha, beta, a target or a method"
             )
-        if self.goal is not None and self.goal.coefficient not in self.what.coefficients():
+        what = self.what  # raises for coefficients out of range
+        if self.goal is not None and self.goal.coefficient not in what.coefficients():
             raise ValueError(
-                f"target_{self.goal.quantity} adapts {self.goal.coefficient}; {self.what!r} does not have it"
+                f"target_{self.goal.quantity} adapts {self.goal.coefficient}; {what!r} does not have it"
             )
 
     @property
@@ -90,7 +92,7 @@ class Rule:
         """The selectors, one by one."""
         return names.check_selector(self.select)
 
-    @property
+    @cached_property
     def goal(self) -> Goal | None:
         """What a controller shall reach, if the rule sets a target."""
         targets = {q: getattr(self, f"target_{q}") for q in ("bits", "distinct", "zeros")}
@@ -99,7 +101,7 @@ class Rule:
             raise ValueError(f"a rule can have one target, got {', '.join(f'target_{q}' for q in targets)}")
         return next((Goal(q, float(target), self.tolerance) for q, target in targets.items()), None)
 
-    @property
+    @cached_property
     def what(self) -> Method:
         """The method, with the coefficients filled in."""
         if self.method is not None:
