@@ -4,6 +4,16 @@ NumPy in, NumPy out. Every route gives the same result; routes differ in speed o
 """
 
 from weightshare.certified.api import prox_array, prox_rows
+from weightshare.certified.isotonic import IsotonicResult, isotonic_array, isotonic_rows
 from weightshare.certified.result import ClusterTable, Info, ProxResult
 
-__all__ = ["ClusterTable", "Info", "ProxResult", "prox_array", "prox_rows"]
+__all__ = [
+    "ClusterTable",
+    "Info",
+    "IsotonicResult",
+    "ProxResult",
+    "isotonic_array",
+    "isotonic_rows",
+    "prox_array",
+    "prox_rows",
+]
