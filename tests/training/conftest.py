@@ -5,6 +5,15 @@ import torch
 from torch import nn
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Tensors this small are slower with threads, and much slower where tests run side by side."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def _mlp(dtype=torch.float32):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from weightshare.training import certificate
 from weightshare.training.names import Model
 from weightshare.training.report import Table, total
-from weightshare.training.rules import Rule, default_rule, resolve
+from weightshare.training.rules import Rule, resolve, shared_by_default
 from weightshare.training.unit import Unit
 
 StepSize = float | Callable[[dict[str, Any]], float]
@@ -71,7 +71,7 @@ class WeightSharing:
         self.model: Model = model if isinstance(model, nn.Module) else list(model)
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
         if rules is None:
-            rules = [default_rule(self.model, held, **settings)]
+            rules = [Rule(shared_by_default(self.model, held), **settings)]
         elif settings:
             raise ValueError(f"give rules or their arguments, not both; got rules and {', '.join(settings)}")
         self.rules = [rules] if isinstance(rules, Rule) else _check_rules(rules)

@@ -32,7 +32,7 @@ from weightshare.metrics import summary
 GAIN = 0.25
 """Largest move of log(coefficient) at one measurement."""
 RELAX = 0.5
-"""Largest move down, as a share of the largest move up: a noisy layer shall meet its target most of the time."""
+"""Largest move down, as a share of the largest up: a noisy layer shall meet its target most of the time."""
 PROGRESS = 0.02
 """Fall of |log2(q / edge)| from one measurement to the next, as a share of it, that counts as on its way."""
 LIMIT = math.log(1e8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import nn
@@ -204,8 +203,8 @@ def _refuse_parametrized(model: names.Model, kinds: tuple[type[nn.Module], ...])
             )
 
 
-def default_rule(model: names.Model, held: Iterable[torch.Tensor], **settings: Any) -> Rule:
-    """One rule for the weight of every Linear and Conv that the optimizer steps.
+def shared_by_default(model: names.Model, held: Iterable[torch.Tensor]) -> list[str]:
+    """The names of the weight of every Linear and Conv among those that are ``held`` by an optimizer.
 
     A weight that a Linear shares with an Embedding is the embedding's, and is left out.
     """
@@ -216,10 +215,10 @@ def default_rule(model: names.Model, held: Iterable[torch.Tensor], **settings: A
     if not chosen:
         shown = names.listed([p.name for p in parameters])
         raise ValueError(
-            f"this optimizer steps no weight of a Linear, Conv or ConvTranspose in the model; "
+            f"there is no weight of a Linear, Conv or ConvTranspose in the model that this optimizer steps; "
             f"give rules that name what to share. The names are: {shown}"
         )
-    return Rule(chosen, **settings)
+    return chosen
 
 
 def _in_layer(p: Named) -> bool:
