@@ -154,11 +154,17 @@ def survives(fault: Fault, tests: Path) -> bool:
         path = source / "weightshare" / fault.file
         text = path.read_text()
         if text.count(fault.old) < 1:
-            sys.exit(f"fault {fault.name!r}: its place is no longer in {fault.file}; update tests/mutation.py")
+            sys.exit(
+                f"fault {fault.name!r}: its place is no longer in {fault.file}; update tests/mutation.py"
+            )
         path.write_text(text.replace(fault.old, fault.new, 1))
         first, *options = fault.tests.split()
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-        environment = {**os.environ, "PYTHONPATH": str(source), "NUMBA_CACHE_DIR": str(Path(folder) / "cache")}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(source),
+            "NUMBA_CACHE_DIR": str(Path(folder) / "cache"),
+        }
         try:
             run = subprocess.run(
                 [*command, str(tests / first), *options],
@@ -178,7 +184,10 @@ def main() -> None:
     for fault in chosen:
         begin = time.perf_counter()
         survived = survives(fault, ROOT / "tests")
-        print(f"{'SURVIVED' if survived else 'caught':8}  {time.perf_counter() - begin:5.1f} s  {fault.name}", flush=True)
+        print(
+            f"{'SURVIVED' if survived else 'caught':8}  {time.perf_counter() - begin:5.1f} s  {fault.name}",
+            flush=True,
+        )
         if survived:
             alive.append(fault.name)
     if alive:
