@@ -1,6 +1,6 @@
 """Train with weight sharing: attach it to any optimizer, by rules, with schedules, targets and reports."""
 
-from weightshare.training import baselines, schedules
+from weightshare.training import baselines, optim, schedules
 from weightshare.training.attach import WeightSharing
 from weightshare.training.healing import FrozenClusters, freeze_clusters, unfreeze
 from weightshare.training.report import Table, report
@@ -13,6 +13,7 @@ __all__ = [
     "WeightSharing",
     "baselines",
     "freeze_clusters",
+    "optim",
     "report",
     "schedules",
     "unfreeze",

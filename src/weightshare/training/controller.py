@@ -100,7 +100,7 @@ class Controller:
     changes: int = 0
     side: int = 0
     last: float = 0.0
-    measured: float = math.nan
+    measured: float | None = None
     measurements: int = 0
     moves: int = 0
 
@@ -112,7 +112,7 @@ class Controller:
     @property
     def met(self) -> bool:
         """Whether the last measurement met the target."""
-        return self.measured <= self.goal.ceiling
+        return self.measured is not None and self.measured <= self.goal.ceiling
 
     def update(self, q: float) -> None:
         """Take a measurement into account."""
@@ -129,11 +129,11 @@ class Controller:
         self.last, self.measured = error, q
         self.measurements += 1
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, float | None]:
         """Everything but the goal, as plain numbers."""
         return {name: getattr(self, name) for name in _STATE}
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
         """Take back what :meth:`state_dict` gave."""
         for name in _STATE:
             setattr(self, name, state[name])

@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from weightshare import checks
-from weightshare.clusters import Clusters
-from weightshare.rows import Rows
+from weightshare.prox import prox
 from weightshare.training.attach import attached_to
 from weightshare.training.names import Named, listed
 from weightshare.training.rules import Rule, resolve, shared_by_default
@@ -89,7 +88,8 @@ class Ties:
         self.per = per
         self.mean = gradient == "mean"
         w = w.contiguous()
-        self.clusters = [_equal(piece, dim) for piece, dim in pieces(w, per)]
+        # With alpha = 0 nothing moves: the clusters are the runs of equal values.
+        self.clusters = [prox(piece, 0.0, dim=dim, return_clusters=True)[1] for piece, dim in pieces(w, per)]
         parts = zip(self.clusters, pieces(w, per))
         self.alive = [(c.means(piece) != 0).to(torch.float64) for c, (piece, _) in parts]
 
@@ -126,15 +126,6 @@ class Ties:
             means = clusters.means(piece.to(torch.float64))
             target.copy_(clusters.expand(combine(means, clusters.sizes) * alive))
         return out
-
-
-def _equal(piece: Tensor, dim: int | None) -> Clusters:
-    """The clusters of equal values in each vector."""
-    rows = Rows.of(piece, dim)
-    x, order = rows.values.sort(dim=1)
-    rank = torch.zeros_like(order)
-    rank[:, 1:] = (x[:, 1:] != x[:, :-1]).cumsum(1)
-    return Clusters.from_ids(torch.empty_like(order).scatter_(1, order, rank), rows)
 
 
 def freeze_clusters(
