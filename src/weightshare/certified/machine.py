@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weightshare.certified import plan as planning
 from weightshare.certified.problem import Clock, Problem
-from weightshare.certified.refine import Refined, refine
+from weightshare.certified.refine import Refined, Stretch, heaviest_stretch, refine
 from weightshare.certified.result import ClusterTable, Info, ProxResult
 from weightshare.kernels.cpu import hull, merge, stream
 from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, LOW_MASK
@@ -258,21 +258,28 @@ class _Answer:
         plan, refined = self.plan, self.refined
         steps = self._steps()
         values = self._streaming(self.values)
+        stretch, inner = self._stretch()
 
         def look_up(part: int, lo: int, hi: int) -> None:
             if steps is not None:
                 stream.steps(bits[lo:hi].view(np.float32), *steps, out[lo:hi])
                 return
+            cursor = self._streaming(refined.cursors[part])
             stream.replay(
-                bits[lo:hi],
-                plan.table,
-                values,
-                self._streaming(refined.cursors[part]),
-                refined.results,
+                bits[lo:hi], stretch.skip, stretch.span, inner, plan.table, values, cursor, refined.results,
                 out[lo:hi],
-            )
+            )  # fmt: skip
 
         run([partial(look_up, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
+
+    def _stretch(self) -> tuple[Stretch, np.float32]:
+        """The consecutive resolved buckets of one value with most weights, and that value."""
+        # An empty bucket passes for part of the cluster before it, so that a cluster is one stretch.
+        filled = np.maximum.accumulate(np.where(self.counts > 0, np.arange(self.counts.size), 0))
+        values = self.edges[filled, 1]
+        known = ~self.unresolved & (self.counts[filled] > 0)
+        stretch = heaviest_stretch(self.plan, self.counts, known, values)
+        return stretch, values[stretch.first]
 
     def _steps(self) -> tuple[tuple[np.float32, ...], tuple[np.float32, ...]] | None:
         """First weight and value of each cluster if they are few and every one begins at a bucket."""

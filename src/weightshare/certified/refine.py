@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from weightshare.certified.problem import Clock, Problem
 from weightshare.kernels.cpu import buckets, merge, stream
 from weightshare.kernels.threads import run
 
+MOSTLY = 0.7  # share of the weights in one stretch from which it pays to test for it first
+ZERO = 0x80000000  # key of 0.0
 LOT = 1 << 16  # weights per task: their words, runs and results stay in the L2 cache
 
 
@@ -64,14 +67,46 @@ def refine(
     start = np.empty_like(refined.cursors)
     start[:, plan.order] = refined.cursors
 
+    stretch = heaviest_stretch(plan, counts, ~unresolved)
+
     def scatter(part: int, lo: int, hi: int) -> None:
-        stream.scatter(bits[lo:hi], plan.table, start[part], refined.words32)
+        stream.scatter(bits[lo:hi], stretch.skip, stretch.span, plan.table, start[part], refined.words32)
 
     run([partial(scatter, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
     clock.lap("scatter")
     _sort_and_pool(plan, counts, todo, refined, problem)
     clock.lap("sort and pool")
     return refined
+
+
+@dataclass
+class Stretch:
+    """Bit patterns ``skip`` to ``skip + span``, in consecutive buckets from ``first``."""
+
+    skip: np.uint32
+    span: np.uint32
+    first: int
+
+
+def heaviest_stretch(
+    plan: Plan, counts: NDArray[np.int64], wanted: NDArray[np.bool_], labels: NDArray[Any] | None = None
+) -> Stretch:
+    """The consecutive wanted buckets (of one sign and one label) with most weights, if these are most weights.
+
+    Otherwise the stretch holds one pattern, a nan, that never occurs.
+    """
+    breaks = (wanted[1:] != wanted[:-1]) | ((plan.keys[1:] < ZERO) != (plan.keys[:-1] < ZERO))
+    if labels is not None:
+        breaks |= labels[1:] != labels[:-1]
+    first = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    held = np.add.reduceat(np.where(wanted, counts, 0), first)
+    k = int(held.argmax())
+    if held[k] < MOSTLY * counts.sum():
+        return Stretch(np.uint32(0x7FFFFFFF), np.uint32(0), -1)
+    last = int(first[k + 1]) - 1 if k + 1 < first.size else counts.size - 1
+    lo, hi = int(plan.keys[first[k]]), int(plan.keys[last]) + (1 << int(plan.widths[last])) - 1
+    skip = lo - ZERO if lo >= ZERO else 0xFFFFFFFF - hi
+    return Stretch(np.uint32(skip), np.uint32(hi - lo), int(first[k]))
 
 
 def _cursors(

@@ -41,33 +41,41 @@ def histogram(bits, table, packed, counts, sums):
 
 
 @kernel
-def scatter(bits, table, cursor, keys):
-    """Append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of ``keys``."""
+def scatter(bits, skip, span, table, cursor, keys):
+    """Append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of ``keys``.
+
+    Patterns from ``skip`` to ``skip + span`` are known to be resolved and need no look-up.
+    """
     for i in range(bits.size):
-        b = locate(bits[i], table)
-        place = cursor[b]
-        if place >= 0:
-            keys[np.uint64(place)] = key(bits[i])
-            cursor[b] = place + 1
+        pattern = bits[i]
+        if np.uint32(pattern - skip) > span:
+            b = locate(pattern, table)
+            place = cursor[b]
+            if place >= 0:
+                keys[np.uint64(place)] = key(pattern)
+                cursor[b] = place + 1
 
 
 @kernel
-def replay(bits, table, values, cursor, results, out):
+def replay(bits, skip, span, inner, table, values, cursor, results, out):
     """Write g(w): the bucket's value, or (NaN) the next result of its bucket in order of arrival.
 
     Walking the weights in the order of the scatter meets each bucket's results in the order in which they
-    were stored; that order replaces an index array.
+    were stored; that order replaces an index array. Patterns from ``skip`` to ``skip + span`` all
+    have the value ``inner``.
     """
     for i in range(bits.size):
-        b = locate(bits[i], table)
-        value = values[b]
-        if value == value:
-            out[i] = value
-        else:
-            place = cursor[b]
-            prefetch(results, place + AHEAD)
-            out[i] = results[np.uint64(place)]
-            cursor[b] = place + 1
+        pattern = bits[i]
+        value = inner
+        if np.uint32(pattern - skip) > span:
+            b = locate(pattern, table)
+            value = values[b]
+            if value != value:
+                place = cursor[b]
+                prefetch(results, place + AHEAD)
+                value = results[np.uint64(place)]
+                cursor[b] = place + 1
+        out[i] = value
 
 
 @kernel
