@@ -1,0 +1,1 @@
+"""Weight sharing inside the training loops of other libraries; each module needs its library."""
