@@ -2,9 +2,11 @@
 
     python tests/certified/fuzz.py --cases 100000 --seed 0
 
-Every case is one input of the zoo with random alpha, beta and scale. Short vectors are compared bit for bit with
+Every case is one input of the zoo with random alpha, beta and scale. Short vectors are compared bit for
+bit with
 rational arithmetic, on every route; one case in fifty is long, and the routes are compared with each other,
-with other thread counts, with a permutation and with a hint. Prints a closing line; exits non-zero on failure.
+with other thread counts, with a permutation and with a hint. Prints a closing line; exits non-zero on
+failure.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from certified.twin import exact_prox
 from certified.zoo import ZOO, draw
-
 from weightshare.certified import prox_array
 from weightshare.certified.half import narrow, widen
 

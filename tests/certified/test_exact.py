@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from certified.twin import exact_prox
 from certified.zoo import ZOO, draw
-
 from weightshare.certified import prox_array, prox_rows
 from weightshare.certified.half import narrow, widen
 

@@ -7,8 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from certified.zoo import ZOO, draw
 
+from certified.zoo import ZOO, draw
 from weightshare.certified import prox_array
 
 SIZES = [1000, 40_000]

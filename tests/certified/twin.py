@@ -10,7 +10,8 @@ import numpy as np
 
 @dataclass
 class Exact:
-    """Values correctly rounded to float64 in the original order, first rank of each cluster, cluster of each weight."""
+    """Values correctly rounded to float64 in the original order, first rank of each cluster, cluster of
+    each weight."""
 
     values: np.ndarray
     starts: list[int]
@@ -19,7 +20,8 @@ class Exact:
 
 
 def exact_prox(w, alpha: float, beta: float = 0.0, scale: float = 1.0) -> Exact:
-    """Algorithm 2 on exact numbers; c = alpha / (d - 1) rounded to float64 is part of the problem's statement."""
+    """Algorithm 2 on exact numbers; c = alpha / (d - 1) rounded to float64 is part of the problem's
+    statement."""
     w = np.asarray(w, np.float64)
     d = w.size
     c = Fraction(alpha / (d - 1)) if d > 1 else Fraction(0)

@@ -138,7 +138,8 @@ def threshold_in_company(r, d):
 ZOO = {
     f.__name__: f
     for f in (
-        gaussian, tight_clusters, cluster_and_tail, interleaved, spike_at_zero, heavy_tail, outliers, denormals,
+        gaussian, tight_clusters, cluster_and_tail, interleaved, spike_at_zero, heavy_tail, outliers,
+        denormals,
         wide_range, geometric, one_value, two_values, from_bf16, staircase, epsilon_staircase, one_cell,
         cell_edges, one_per_cell, at_threshold, threshold_in_company,
     )

@@ -38,7 +38,8 @@ def prox_array(
     """Prox of alpha R + beta l1 with displacements times ``scale`` of one vector (Algorithm 2).
 
     ``w`` is a contiguous vector of float32, float64, or uint16 bit patterns with ``format`` "bf16" or "fp16".
-    ``out`` may be ``w``. ``hint`` is the cluster table of an earlier call, or (centres, counts); it may change the time
+    ``out`` may be ``w``. ``hint`` is the cluster table of an earlier call, or (centres, counts); it may
+    change the time
     taken, never the result. ``route`` forces a route, for tests and measurements.
 
     >>> prox_array(np.array([3.0, 1.0, 2.9]), alpha=0.2).out.round(6)

@@ -64,6 +64,8 @@ def _safe_range(w: NDArray[np.float64], problem: Problem) -> tuple[NDArray[np.fl
         raise ValueError("w must be finite: it contains nan or inf")
     most = max(-low, high)
     problem = replace(problem, c=min(problem.c, 2.0 * most if most < 1e307 else most))
+    if most > 0.0:  # a beta beyond the largest weight zeroes everything, whatever it is
+        problem = replace(problem, beta=min(problem.beta, 2.0 * most))
     exponent = math.frexp(most)[1] if most > 0.0 else 0
     if -400 < exponent < 600:
         return w, problem, 0

@@ -98,7 +98,8 @@ def _pool(
 
 
 def _join_zeros(counts: NDArray[np.int64], values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Count all zeros under the first of them: -0.0 equals 0.0 (and patterns that are not finite count nothing)."""
+    """Count all zeros under the first of them: -0.0 equals 0.0 (and patterns that are not finite count
+    nothing)."""
     zero = np.flatnonzero(values == 0.0)
     counts = counts.copy()
     counts[zero[0]] = counts[zero].sum()

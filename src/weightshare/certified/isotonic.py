@@ -44,8 +44,10 @@ def isotonic_array(
 ) -> IsotonicResult:
     """argmin sum weights (u - y)^2 over nondecreasing (or nonincreasing) u, for one vector.
 
-    Tiles of fixed places are pooled on all threads and joined where they meet, so the result is bitwise the same
-    for any number of threads. ``y`` is float64 or float32 and finite, weights are positive; ``out`` may be ``y``.
+    Tiles of fixed places are pooled on all threads and joined where they meet, so the result is bitwise
+    the same
+    for any number of threads. ``y`` is float64 or float32 and finite, weights are positive; ``out`` may be
+    ``y``.
 
     >>> isotonic_array(np.array([1.0, 3.0, 2.0, 4.0])).out
     array([1. , 2.5, 2.5, 4. ])
@@ -91,7 +93,7 @@ def isotonic_rows(
     announce_cold_start()
     out = np.empty_like(y) if out is None else out
     heads = np.empty(y.shape, np.bool_)
-    rows, n = y.shape
+    rows = y.shape[0]
     if not y.size:
         return IsotonicResult(out, heads)
     mass = np.empty((rows, 0)) if weights is None else np.ascontiguousarray(weights, np.float64)
@@ -124,7 +126,8 @@ def isotonic_rows(
 def _tile(y: NDArray[Any], sign: float) -> int:
     """Length of a tile: a function of the input alone, so that threads do not change the rounding.
 
-    Where the values fall by more than their spread, few blocks remain and the first ones swallow the rest at once:
+    Where the values fall by more than their spread, few blocks remain and the first ones swallow the rest
+    at once:
     one pass from the left is then faster than tiles that know nothing of what lies to their left.
     """
     sample = y[:: max(1, y.size // 4096)].astype(np.float64) * sign
@@ -165,7 +168,8 @@ def _tiles(
 def _safe_factor(
     extremes: NDArray[np.float64], mass: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64], bool]:
-    """Power of two for the values, rescaled weights, and whether products of sums could leave the range without."""
+    """Power of two for the values, rescaled weights, and whether products of sums could leave the range
+    without."""
     most, heavy, light = (float(v) for v in extremes)
     if most <= SAFE and heavy <= SAFE and light >= 1.0 / SAFE:
         return 1.0, mass, False

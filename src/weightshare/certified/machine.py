@@ -1,4 +1,5 @@
-"""The certified and the partition route, one machine: histogram, hull, retire, sort what is left, merge, replay.
+"""The certified and the partition route, one machine: histogram, hull, retire, sort what is left, merge,
+replay.
 
 The two differ in the share of weights that the certificate leaves unresolved, which is measured, not assumed.
 """
@@ -27,7 +28,8 @@ EXACT_BITS = 104  # double-double holds 106
 
 @dataclass
 class Buckets:
-    """Per bucket: count, sum of low key bits, exact sum (double-double); counts also per slice of the input."""
+    """Per bucket: count, sum of low key bits, exact sum (double-double); counts also per slice of the
+    input."""
 
     counts: NDArray[np.int64]
     totals: NDArray[np.int64]
@@ -150,7 +152,8 @@ def _wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
 
 
 def _certify(plan: planning.Plan, buckets: Buckets, problem: Problem, certify: bool) -> NDArray[np.bool_]:
-    """Which buckets have to be looked into: all with two or more weights, less those the certificate retires."""
+    """Which buckets have to be looked into: all with two or more weights, less those the certificate
+    retires."""
     unresolved = buckets.counts > 1
     if not certify:
         return unresolved

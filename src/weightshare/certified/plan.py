@@ -1,6 +1,7 @@
 """Where the buckets go: a map from keys to buckets, finer where a sample finds weights or clusters.
 
-The plan is a matter of speed alone. Sums of weights are exact under any plan, so clusters and results do not depend
+The plan is a matter of speed alone. Sums of weights are exact under any plan, so clusters and results do
+not depend
 on it; only when the weights span so many orders of magnitude that a sum could lose bits (``wide``) the
 plan is made from exact counts instead of a sample, which makes it a function of the weights alone.
 """
@@ -23,7 +24,8 @@ SEEN = 8  # a cluster of fewer sampled weights is noise
 
 @dataclass
 class Plan:
-    """The table of ``keys.locate``; per bucket its first key, its width in bits, its place in streaming order."""
+    """The table of ``keys.locate``; per bucket its first key, its width in bits, its place in streaming
+    order."""
 
     table: NDArray[np.uint32]
     keys: NDArray[np.uint32]
@@ -81,7 +83,7 @@ def make_plan(
     for coarsen in range(CELL_BITS + 1):
         shifts = dense.copy()
         _refine(shifts, groups, np.minimum(wanted + coarsen, CELL_BITS))
-        if count_buckets(shifts) <= MOST_BUCKETS:
+        if count_buckets(shifts) <= np.clip(per_cell.sum() / 512, CELLS * 2, MOST_BUCKETS):
             break
     return _build(shifts)
 

@@ -21,7 +21,8 @@ LOT = 1 << 16  # weights per task: their words, runs and results stay in the L2 
 
 @dataclass
 class Refined:
-    """The unresolved weights bucket by bucket: sorted words, results in order of arrival, what merging needs."""
+    """The unresolved weights bucket by bucket: sorted words, results in order of arrival, what merging
+    needs."""
 
     left: int
     offset: NDArray[np.int64]
@@ -91,7 +92,8 @@ class Stretch:
 def heaviest_stretch(
     plan: Plan, counts: NDArray[np.int64], wanted: NDArray[np.bool_], labels: NDArray[Any] | None = None
 ) -> Stretch:
-    """The consecutive wanted buckets (of one sign and one label) with most weights, if these are most weights.
+    """The consecutive wanted buckets (of one sign and one label) with most weights, if these are most
+    weights.
 
     Otherwise the stretch holds one pattern, a nan, that never occurs.
     """

@@ -39,7 +39,8 @@ class Info:
 
 @dataclass
 class ProxResult:
-    """Output array, number of weights that the l1 part set to zero, clusters if asked for, and the account."""
+    """Output array, number of weights that the l1 part set to zero, clusters if asked for, and the
+    account."""
 
     out: NDArray[Any]
     zeros: int

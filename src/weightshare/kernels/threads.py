@@ -64,9 +64,9 @@ class _Job:
 
 
 def run(tasks: Sequence[Callable[[], None]], threads: int) -> None:
-    """Run every task, on at most ``threads`` threads, the calling one included; return when all have ended.
+    """Run every task, on at most ``threads`` threads with the calling one; return when all have ended.
 
-    The first failure (lowest task index among those that failed) is raised; tasks not yet started are dropped.
+    The first failure (lowest task index among those that failed) is raised; tasks not yet begun are dropped.
     The caller works too, so a call from inside a task cannot deadlock however busy the pool is.
 
     >>> done = []

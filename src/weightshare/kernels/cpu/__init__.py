@@ -1,1 +1,2 @@
-"""Compiled CPU kernels of the certified prox and of isotonic regression (NumPy arrays in, NumPy arrays out)."""
+"""Compiled CPU kernels of the certified prox and of isotonic regression (NumPy arrays in, NumPy arrays
+out)."""

@@ -1,6 +1,7 @@
 """Unresolved buckets, one at a time in cache: words that sort with their place of arrival, and pooling.
 
-A word is (key - first key of the bucket) * 2^b + place of arrival, b bits for the place. Sorting the words sorts the
+A word is (key - first key of the bucket) * 2^b + place of arrival, b bits for the place. Sorting the words
+sorts the
 weights and keeps for each where its result belongs, so no value is ever searched for. The top bit of
 a sorted word marks the first weight of a cluster.
 """
@@ -40,11 +41,11 @@ def _merge_rule(ra, na, rb, nb, reach, base, ulp, c):
 
     ``reach`` is c / ulp, so that the comparison is in units of the last place.
     """
-    mean_a = np.float64(ra) / na
-    mean_b = np.float64(rb) / nb
-    far = reach * (na + nb)
-    gap = mean_b - mean_a - far
-    doubt = 2.0**-50 * (mean_a + mean_b + far)
+    wa, wb = np.float64(na), np.float64(nb)
+    left, right = np.float64(rb) * wa, np.float64(ra) * wb
+    far = reach * (wa * wb * (wa + wb))
+    gap = left - right - far
+    doubt = 2.0**-50 * (left + right + far)
     if gap > doubt:
         return False
     if gap < -doubt:
@@ -56,7 +57,8 @@ def _merge_rule(ra, na, rb, nb, reach, base, ulp, c):
 
 @inline
 def _runs(words, shift, run_of, keys, starts):
-    """Runs of equal weights: the run of each word, the low bits and first word of each run; returns their number."""
+    """Runs of equal weights: the run of each word, the low bits and first word of each run; returns their
+    number."""
     u = 0
     previous = words[0] >> shift
     keys[0], starts[0] = np.int32(previous), 0
@@ -120,8 +122,10 @@ def _values_of_runs(keys, starts, runs, base, ulp, turn, c, beta, scale, values)
 def _pool_bucket(words, first, rank, d, c, beta, scale, scratch, sums, values, results, ends, mark):
     """Pool one sorted bucket, store each weight's value at its place of arrival; return its zeros.
 
-    ``first`` is the bucket's first key, ``rank`` how many weights lie in lower buckets. The values are final unless a
-    cluster reaches over the bucket's edge, which ``ends`` (count and sum of low bits of the first and the last
+    ``first`` is the bucket's first key, ``rank`` how many weights lie in lower buckets. The values are
+    final unless a
+    cluster reaches over the bucket's edge, which ``ends`` (count and sum of low bits of the first and the
+    last
     cluster) lets ``merge`` find out.
     """
     size = words.size

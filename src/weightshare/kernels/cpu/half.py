@@ -9,7 +9,8 @@ from weightshare.kernels.cpu.jit import kernel
 
 @kernel
 def count_patterns(bits, counts):
-    """How often each 16-bit pattern occurs, in two tables so that runs of one pattern do not wait on each other."""
+    """How often each 16-bit pattern occurs, in two tables so that runs of one pattern do not wait on each
+    other."""
     half = counts.shape[1]
     even = bits.size // 2
     for i in range(even):

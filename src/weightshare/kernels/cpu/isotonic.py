@@ -1,6 +1,7 @@
 """Isotonic regression: pool-adjacent-violators in tiles of fixed ranks, joined across their boundaries.
 
-Blocks are compared by cross-multiplied sums, S_A n_B >= S_B n_A, ties included, so that pooling needs no division.
+Blocks are compared by cross-multiplied sums, S_A n_B >= S_B n_A, ties included, so that pooling needs no
+division.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def _fill(sums, mass, starts, blocks, sign, out, heads):
 
 @kernel
 def isotonic_tile(y, weights, sign, sums, mass, starts, out, heads, extremes):
-    """One tile by itself; ``extremes`` receives the largest |y sign| and the largest and the smallest weight."""
+    """One tile by itself; ``extremes`` receives the largest |y sign| and the largest and the smallest
+    weight."""
     blocks, extremes[0], extremes[1], extremes[2] = _pool(y, weights, sign, sums, mass, starts)
     _fill(sums, mass, starts, blocks, 1.0, out, heads)
 

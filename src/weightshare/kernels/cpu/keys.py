@@ -1,7 +1,9 @@
 """Monotone integer keys of float32, and the map from a key to its bucket.
 
-``key`` turns the sign-magnitude bit pattern into an unsigned integer that grows with the value; -0.0 comes just
-before 0.0, and being equal they tie in every pooling. In a *cell*, the keys with the same top twelve bits (an eighth of a binade), a value is linear
+``key`` turns the sign-magnitude bit pattern into an unsigned integer that grows with the value; -0.0 comes
+just
+before 0.0, and being equal they tie in every pooling. In a *cell*, the keys with the same top twelve bits
+(an eighth of a binade), a value is linear
 in the low twenty bits. A *slot* shares the top sixteen bits; it is cut into buckets of equal width, or
 is part of a bucket made of several slots of one cell.
 """
@@ -51,7 +53,8 @@ def cell_ulp(k):
 def locate(bits, table):
     """Place of a bit pattern's bucket in streaming order: its slot's entry is base * 64 + shift.
 
-    Streaming order is that of the bit patterns, in which negative weights come last and in descending order; it
+    Streaming order is that of the bit patterns, in which negative weights come last and in descending
+    order; it
     spares each pass the making of keys. ``Plan.order`` leads back to ascending order.
     """
     entry = np.uint64(table[np.uint64(bits >> np.uint32(SLOT_BITS))])

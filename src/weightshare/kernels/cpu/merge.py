@@ -1,6 +1,7 @@
 """Join pooled buckets into the clusters of the whole vector, and give every bucket its results.
 
-The clusters are kept as a short list of entries in sorted order. An entry is either one cluster (``bucket`` -1)
+The clusters are kept as a short list of entries in sorted order. An entry is either one cluster
+(``bucket`` -1)
 or a stretch [lo, hi) of the sorted words of an unresolved bucket, whose clusters already are final.
 """
 
@@ -71,7 +72,8 @@ def merge(
     """Pool across buckets from left to right, absorbing only clusters that do merge; return the entries.
 
     Identity 2: what a bucket has pooled by itself lies inside one cluster of the whole, so only the
-    clusters at bucket edges can still meet. ``trim[b]`` becomes the stretch of sorted words of bucket b that stays
+    clusters at bucket edges can still meet. ``trim[b]`` becomes the stretch of sorted words of bucket b
+    that stays
     as it is. ``entry`` rows are (bucket, lo, hi, n), ``sums`` rows the sum of the entry's last cluster.
     """
     top = -1
@@ -188,7 +190,8 @@ def patch(
 def list_clusters(
     entry, sums, counts, keys, place_of, wide, words32, words64, d, c, beta, scale, starts, total, mean, value
 ):
-    """All clusters in sorted order: start, sum, mean, value. Return their number (arrays may be empty to count)."""
+    """All clusters in sorted order: start, sum, mean, value. Return their number (arrays may be empty to
+    count)."""
     k = np.int64(0)
     rank = np.int64(0)
     for e in range(entry.shape[0]):

@@ -1,7 +1,9 @@
 """Exact scalar arithmetic: error-free transforms, double-double sums, the merge rule, the value of a cluster.
 
-A cluster carries its sum as an unevaluated pair ``hi + lo`` of float64. Unless the weights span more than about a
-hundred binary orders of magnitude that pair *is* the sum (certified/plan.py tells), so the merge rule below decides
+A cluster carries its sum as an unevaluated pair ``hi + lo`` of float64. Unless the weights span more than
+about a
+hundred binary orders of magnitude that pair *is* the sum (certified/plan.py tells), so the merge rule
+below decides
 exactly: a float64 filter first, expansions when the filter cannot tell. Exact decisions make the clusters
 a function of the weights alone, whatever the buckets, the order and the number of threads.
 """
@@ -73,6 +75,14 @@ def _grow(parts, used, term):
 @inline
 def _merges_exactly(ah, al, na, bh, bl, nb, c):
     """Sign of S_B n_A - S_A n_B - c n_A n_B (n_A + n_B) <= 0, by a sum of at most sixteen exact terms."""
+    wa, wb = np.float64(na), np.float64(nb)
+    volume = wa * wb * (wa + wb)
+    left, e = two_prod(bh, wa)
+    right, f = two_prod(ah, wb)
+    reach, g = two_prod(c, volume)
+    apart, h = two_sum(left, -right)
+    if volume < 2.0**53 and al == 0.0 and bl == 0.0 and e == 0.0 and f == 0.0 and g == 0.0 and h == 0.0:
+        return apart <= reach  # nothing was rounded
     parts = np.empty(24)
     used = 0
     for value, factor in ((bh, na), (bl, na), (-ah, nb), (-al, nb)):
@@ -92,11 +102,11 @@ def _merges_exactly(ah, al, na, bh, bl, nb, c):
 @inline
 def merges(ah, al, na, bh, bl, nb, c):
     """Identity 1: neighbours A, B merge iff mean_B - mean_A <= c (n_A + n_B), ties included."""
-    mean_a = (ah + al) / na
-    mean_b = (bh + bl) / nb
-    reach = c * (na + nb)
-    gap = mean_b - mean_a - reach
-    doubt = FILTER * (abs(mean_a) + abs(mean_b) + reach)
+    wa, wb = np.float64(na), np.float64(nb)
+    left, right = bh * wa, ah * wb
+    reach = c * (wa * wb * (wa + wb))
+    gap = left - right - reach
+    doubt = FILTER * (abs(left) + abs(right) + reach)
     if gap > doubt:
         return False
     if gap < -doubt:
@@ -111,7 +121,7 @@ def _careful_value(sh, sl, n, c, turn, beta, scale):
     vh, vl = two_prod(c, np.float64(turn))
     dh, dl = dd_add(xh, xl, vh, vl)
     sign = 1.0 if dh > 0.0 else (-1.0 if dh < 0.0 else 0.0)
-    gap_h, gap_l = dd_add(sign * dh, sign * dl, -beta, 0.0)
+    gap_h, _ = dd_add(sign * dh, sign * dl, -beta, 0.0)
     if gap_h < 0.0:
         return 0.0, True
     mh, ml = dd_add(vh, vl, -beta * sign, 0.0)

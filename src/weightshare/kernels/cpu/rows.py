@@ -1,4 +1,5 @@
-"""Short vectors, one or a batch of rows: sort, pool, write (Algorithm 2), one pass each over a row in cache."""
+"""Short vectors, one or a batch of rows: sort, pool, write (Algorithm 2), one pass each over a row in
+cache."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def row_words(bits, words):
 
 @kernel
 def pool_sorted(x, c, starts, sh, sl):
-    """Pool a sorted vector by identity 1; return the number of clusters; ``starts`` gets one more entry, d."""
+    """Pool a sorted vector by identity 1; return the number of clusters; ``starts`` gets one more entry,
+    d."""
     pair = 2.0 * c * (1.0 + 2.0**-50)  # a wider gap never merges two single weights
     top = 0
     starts[0], sh[0], sl[0] = 0, x[0], 0.0
@@ -95,7 +97,8 @@ def rows_single(words, c, beta, scale, out, zeros):
 
 @kernel
 def elementwise(w, beta, scale, out):
-    """alpha = 0: every weight on its own, x - scale beta sign(x), zero where |x| < beta; returns the zeros."""
+    """alpha = 0: every weight on its own, x - scale beta sign(x), zero where |x| < beta; returns the
+    zeros."""
     zeros = 0
     for i in range(w.size):
         x = np.float64(w[i])

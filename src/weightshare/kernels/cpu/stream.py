@@ -42,7 +42,8 @@ def histogram(bits, table, packed, counts, sums):
 
 @kernel
 def scatter(bits, skip, span, table, cursor, keys):
-    """Append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of ``keys``.
+    """Append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of
+    ``keys``.
 
     Patterns from ``skip`` to ``skip + span`` are known to be resolved and need no look-up.
     """

@@ -90,7 +90,8 @@ def join_tiles(x, heads, tile, c, known):
 def write_clusters(x, heads, lo, hi, edges, place, c, beta, scale, results):
     """Values of the clusters that begin in ranks [lo, hi), stored at their weights' places of arrival.
 
-    ``place`` counts from the first rank of the weight's bucket (``edges``); returns the zeroed weights' number.
+    ``place`` counts from the first rank of the weight's bucket (``edges``); returns the zeroed weights'
+    number.
     """
     d = x.size
     zeros = 0

@@ -1,0 +1,69 @@
+"""Train a multilayer perceptron on scikit-learn's digits with the prox after every step, into its tied phase.
+
+    python -m benchmarks.train_state
+
+Stores the weights as the prox of a late step receives them (after the gradient step has pulled
+ties apart), the clusters of the step before, and the coefficient, in results/train-state.npz.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from benchmarks.inputs import STATE
+from weightshare.certified import ClusterTable, prox_array
+
+
+def train(width: int, steps: int, lr: float, alpha: float) -> None:
+    """Proximal gradient descent; alpha multiplies R in the loss, lr alpha in the prox."""
+    torch.manual_seed(0)
+    digits = load_digits()
+    inputs, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
+    layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+    model = nn.Sequential(*layers)
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+    threads, before, given = torch.get_num_threads(), None, None
+    for step in range(steps):
+        batch = torch.randint(0, len(labels), (128,))
+        loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        flat = flat - lr * nn.utils.parameters_to_vector(gradients)
+        given = flat.numpy().copy()
+        result = prox_array(given, alpha=lr * alpha, threads=threads, hint=before, clusters=True)
+        previous, before = before, result.clusters
+        flat = torch.from_numpy(result.out)
+        nn.utils.vector_to_parameters(flat, model.parameters())
+        if step % 25 == 0 or step == steps - 1:
+            tied = _tied(before, given.size)
+            print(f"step {step} loss {loss.item():.3f} clusters {before.count} tied {tied:.4f}", flush=True)
+    assert previous is not None
+    with torch.no_grad():
+        accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
+    counts = np.diff(np.append(previous.starts, given.size))
+    STATE.parent.mkdir(exist_ok=True)
+    np.savez_compressed(
+        STATE, weights=given, alpha=lr * alpha, centres=previous.values, counts=counts,
+        accuracy=accuracy, tied=_tied(before, given.size), clusters=before.count,
+    )  # fmt: skip
+    print(f"accuracy {accuracy:.3f}, wrote {STATE.name}")
+
+
+def _tied(clusters: ClusterTable, d: int) -> float:
+    """Share of weights that share their value with another."""
+    sizes = np.diff(np.append(clusters.starts, d))
+    return float(sizes[sizes > 1].sum() / d)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--alpha", type=float, default=2e-3)
+    arguments = parser.parse_args()
+    train(arguments.width, arguments.steps, arguments.lr, arguments.alpha)
