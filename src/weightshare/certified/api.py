@@ -99,9 +99,12 @@ def prox_rows(
     c = alpha / (d - 1) if d > 1 else 0.0
     problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
     if (d > SMALL and count < 4 * problem.threads) or d > 16 * SMALL:
-        same = {"alpha": alpha, "beta": beta, "scale": scale, "threads": threads, "format": format}
         _refuse_nonfinite(w, format)
-        zeros = sum(prox_array(w[r], out[r], **same).zeros for r in range(count))  # type: ignore[arg-type]
+        zeros = 0
+        for r in range(count):
+            zeros += prox_array(
+                w[r], out[r], alpha=alpha, beta=beta, scale=scale, threads=threads, format=format
+            ).zeros
         return ProxResult(out, zeros, info)
     if w.dtype == np.float64:
         return ProxResult(out, double.solve_rows(w, out, problem), info)

@@ -95,13 +95,15 @@ def _sampled_plan(bits: NDArray[np.uint32], problem: Problem, hint: planning.Gro
             np.concatenate([groups.last, hint.last]),
             np.concatenate([groups.count, hint.count]),
         )
-    per_cell = np.bincount(sample >> CELL_BITS, minlength=CELLS) * (problem.d / m)
+    seen = np.bincount(sample >> CELL_BITS, minlength=CELLS)
+    per_cell: NDArray[np.float64] = seen.astype(np.float64) * (problem.d / m)
     return planning.make_plan(per_cell, sample, groups, problem.c)
 
 
 def _cell_counts(plan: planning.Plan, buckets: Buckets) -> NDArray[np.float64]:
     """Exact number of weights per cell."""
-    return np.bincount(plan.keys >> CELL_BITS, weights=buckets.counts, minlength=CELLS)
+    held = np.bincount(plan.keys >> CELL_BITS, weights=buckets.counts, minlength=CELLS)
+    return held.astype(np.float64)
 
 
 def _counted_plan(plan: planning.Plan, buckets: Buckets, problem: Problem) -> planning.Plan:

@@ -48,7 +48,8 @@ def decode_keys(keys: NDArray[np.integer]) -> NDArray[np.float64]:
     magnitude = np.where(keys >= 0x80000000, keys - 0x80000000, 0x7FFFFFFF - keys)
     exponent = np.maximum(magnitude >> 23, 1)
     mantissa = magnitude - ((exponent - 1) << 23)
-    return np.copysign(np.ldexp(mantissa.astype(np.float64), exponent - 150), keys - 0x80000000)
+    size: NDArray[np.float64] = np.ldexp(mantissa.astype(np.float64), exponent - 150)
+    return np.copysign(size, (keys - 0x80000000).astype(np.float64))
 
 
 def encode_values(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -67,7 +68,8 @@ def guess_groups(sample: NDArray[np.uint32], d: int, c: float) -> Groups:
     first, n = first[:k], n[:k]
     keep = n >= SEEN
     first, n = first[keep], n[keep]
-    return Groups(sample[first].astype(np.int64), sample[first + n - 1].astype(np.int64), n * (d / m))
+    counts = n.astype(np.float64) * (d / m)
+    return Groups(sample[first].astype(np.int64), sample[first + n - 1].astype(np.int64), counts)
 
 
 def make_plan(

@@ -15,7 +15,7 @@ from weightshare.kernels.cpu.jit import inline, kernel
 def _pool(y, weights, sign, sums, mass, starts):
     """Blocks of y times ``sign``; returns their number, the largest |y| and the extreme weights."""
     weighted = weights.size > 0
-    s, m, start, top = np.float64(y[0]) * sign, 1.0, np.int64(0), np.int64(-1)
+    s, m, start, top = np.float64(y[0]) * sign, 1.0, 0, -1
     most, heavy, light = abs(s), 1.0, 1.0
     if weighted:
         m = np.float64(weights[0])

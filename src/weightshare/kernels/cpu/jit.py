@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -40,30 +40,30 @@ inline = functools.partial(numba.njit, error_model="numpy", boundscheck=False, i
 
 
 @intrinsic
-def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
+def fma(typingctx, a, b, c):
     """a * b + c in float64 with one rounding: what makes exact products two instructions."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.fma(*args)
 
     return types.float64(types.float64, types.float64, types.float64), codegen
 
 
 @intrinsic
-def float_of_bits(typingctx, bits):  # type: ignore[no-untyped-def]
+def float_of_bits(typingctx, bits):
     """The float64 whose bit pattern is the given uint64."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(types.uint64), codegen
 
 
 @intrinsic
-def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
+def prefetch(typingctx, array, index):
     """Ask for the cache line of a one-dimensional contiguous array's element; any index is harmless."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])
         pointer = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(8).as_pointer())
         i32 = ir.IntType(32)
