@@ -1,4 +1,4 @@
-"""All benchmarks: the training state if it is missing, the table, the plots."""
+"""All benchmarks: the training state if it is missing, the measurements, the plots, the tables."""
 
 from __future__ import annotations
 
