@@ -35,8 +35,9 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The tensors' names."""
-        return " + ".join(p.name for p in self.members)
+        """The tensor's name; of a group, the first one's and how many follow."""
+        first, *rest = (p.name for p in self.members)
+        return first if not rest else f"{first} + {rest[0] if len(rest) == 1 else f'{len(rest)} more'}"
 
     def stepped(self) -> list[Tensor]:
         """The members that the optimizer moves in this step: not frozen, and with a gradient."""
