@@ -15,7 +15,7 @@ from weightshare.certified.warm import announce_cold_start
 from weightshare.kernels.cpu import rows
 
 ROUTES = ("auto", "certified", "partition", "small", "lut", "elementwise")
-SMALL = 1 << 14  # below this a plain sort is fastest
+SMALL = 1 << 15  # below this a plain sort is fastest
 SMALL_HALF = 1 << 13
 LARGEST_C = 2.0**200  # more than any gap between float32 weights: all of them merge
 Hint = ClusterTable | tuple[NDArray[Any], NDArray[Any]] | None

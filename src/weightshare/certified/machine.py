@@ -84,7 +84,7 @@ def solve(
 
 def _sampled_plan(bits: NDArray[np.uint32], problem: Problem, hint: planning.Groups | None) -> planning.Plan:
     """Plan from every stride-th weight, and from the hint if there is one."""
-    m = min(SAMPLE, max(1, problem.d // 16))
+    m = min(SAMPLE, max(1, problem.d // 128))
     sample = np.empty(m, np.uint32)
     stream.sample_keys(bits, problem.d // m, sample)
     sample.sort()
