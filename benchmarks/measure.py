@@ -26,7 +26,7 @@ def timed(contenders: dict[str, Callable[[], Any]], rounds: int = 5, budget: flo
             start = time.perf_counter()
             call()
             took = time.perf_counter() - start
-            if turn > 0 or took > budget / 10:  # the first turn warms up, unless one call is dear
+            if turn > 0 or took > 3 * budget:  # the first turn warms up, unless one call is dear
                 seconds[name].append(took)
         if time.perf_counter() - begin > budget and all(seconds.values()):
             break

@@ -90,6 +90,7 @@ class Run:
                 for _ in range(3):
                     self.step()
             if self.distinct() < 0.01 * sum(w.numel() for w in self.weights):
+                self.alpha *= 4.0  # a margin, so that it stays so
                 return
             self.alpha *= 4.0
 
