@@ -27,7 +27,7 @@ def main(steps: int = 60) -> int:
 
     # The same values for every matrix of the encoder: "group" makes one vector of them.
     rule = ws.Rule(
-        "re:bert.encoder.*(query|key|value|dense).weight", alpha=0.2, per="group", coupling="decoupled"
+        "re:bert.encoder.*(query|key|value|dense).weight", alpha=0.03, per="group", coupling="decoupled"
     )
     callback = WeightSharingCallback(rule, log_every=20)
     with tempfile.TemporaryDirectory() as folder:

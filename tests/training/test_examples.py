@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("minimal", "sklearn", lambda accuracy: accuracy > 0.8),
         ("amp_accumulation", "sklearn", lambda bits: 1.0 < bits < 5.0),
         ("lightning_digits", "lightning", lambda distinct: 1 < distinct < 4096),
-        ("hugging_face", "transformers", lambda distinct: 1 < distinct < 2000),
+        ("hugging_face", "transformers", lambda distinct: 1 < distinct < 8000),
     ],
 )
 def test_example(name, needs, holds, capsys):
