@@ -45,6 +45,7 @@ def vectors() -> dict[str, list[float]]:
         "heavy tail": rng.standard_cauchy(size=31).tolist(),
         "two interleaved clusters": (np.tile([0.0, 0.5], 16) + 1e-3 * rng.normal(size=32)).tolist(),
     }
+    table["rewinding crosses zero"] = [1.05, 0.1, -5.0, -6.0, -7.0]
     for d in (2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65):
         table[f"normal {d}"] = rng.normal(size=d).tolist()
         table[f"coarse {d}"] = (np.round(2 * rng.normal(size=d)) / 2).tolist()

@@ -138,6 +138,34 @@ def test_clusters_inside_a_transform_say_why_not():
         torch.func.vmap(lambda r: ws.prox(r, 0.3, return_clusters=True)[0])(data(2, 3))
 
 
+def test_compiles_with_dynamic_shapes_and_changing_numbers():
+    compiled = torch.compile(
+        lambda w, a: ws.prox(w, a, 0.01, dim=-1), fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for k in range(12):
+        w = data(3 + k % 3, 5 + k % 4, seed=k)
+        assert torch.equal(compiled(w, 0.05 * k), ws.prox(w, 0.05 * k, 0.01, dim=-1))
+
+
+def test_forward_mode_says_that_it_is_not_there():
+    w = data(6)
+    for function in (lambda t: ws.prox(t, 0.3), ws.isotonic_regression):
+        with pytest.raises(RuntimeError, match="forward-mode derivatives are not defined"):
+            torch.func.jvp(function, (w,), (w,))
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward-mode"):
+            function(torch.autograd.forward_ad.make_dual(w, w))
+    w = torch.tensor([1.0, 1.0, 2.0])
+    tangent = torch.tensor([1.0, 0.0, 0.0])
+    _, derivative = torch.func.jvp(ws.penalty, (w,), (tangent,))
+    assert float(derivative) == float(ws.subgradient(w) @ tangent)
+
+
+def test_isotonic_gradients_with_weights_near_overflow():
+    y = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    ws.isotonic_regression(y, torch.full((3,), 1e308, dtype=torch.float64)).backward(torch.ones(3).double())
+    assert torch.allclose(y.grad, torch.ones(3, dtype=torch.float64))
+
+
 def test_meta_tensors_have_shapes():
     w = torch.empty(4, 5, device="meta", dtype=torch.bfloat16)
     p = ws.prox(w, 0.1, 0.1, dim=0)

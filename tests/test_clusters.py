@@ -33,13 +33,13 @@ def test_batched():
     assert clusters.ids.shape == w.shape
     assert torch.equal(clusters.expand(clusters.means(p)), p)
     assert torch.equal(clusters.rows.bincount().reshape(3, 2), clusters.count)
-    last = clusters[-1]
+    last = clusters.row(-1)
     _, alone = ws.prox(w[2, :, 1], 0.4, return_clusters=True)
     assert torch.equal(last.starts, alone.starts)
     assert torch.equal(last.ids, alone.ids)
     assert torch.equal(last.sizes, alone.sizes)
     with pytest.raises(IndexError, match="row 6 is out of range for clusters of 6 rows"):
-        clusters[6]
+        clusters.row(6)
 
 
 def test_equal_values_have_exactly_themselves_as_mean():

@@ -28,7 +28,7 @@ def call(**changes):
             ValueError,
             r"w must be finite, got nan at index \(0, 1\)",
         ),
-        ({"w": torch.tensor([float("-inf"), 1.0])}, ValueError, r"got -inf at index \(0, 0\).*1 of 2"),
+        ({"w": torch.tensor([float("-inf"), 1.0])}, ValueError, r"got -inf at index 0 .*1 of 2"),
         ({"alpha": -1.0}, ValueError, r"alpha must be finite and >= 0, got -1.0"),
         ({"alpha": float("nan")}, ValueError, r"alpha must be finite and >= 0, got nan"),
         ({"alpha": float("inf")}, ValueError, r"alpha must be finite"),

@@ -44,9 +44,19 @@ def test_is_the_largest_hyperplane(values):
 
 
 def test_worked_example_of_three_weights():
-    """The example in section 2: for d = 3, R is the largest difference of two weights."""
+    """Example 2.1: each of the six orderings, its hyperplane, and R as their maximum."""
+    planes = {
+        (0, 1, 2): lambda w: w[2] - w[0],
+        (0, 2, 1): lambda w: w[1] - w[0],
+        (1, 0, 2): lambda w: w[2] - w[1],
+        (1, 2, 0): lambda w: w[0] - w[1],
+        (2, 0, 1): lambda w: w[1] - w[2],
+        (2, 1, 0): lambda w: w[0] - w[2],
+    }
     for w in ([0.5, -1.0, 2.0], [1.0, 1.0, 3.0], [4.0, 2.0, 1.0]):
-        assert float(ws.penalty(torch.tensor(w))) == max(w) - min(w)
+        for order, plane in planes.items():
+            assert hyperplane(w, order) == plane(w)
+        assert float(ws.penalty(torch.tensor(w))) == max(plane(w) for plane in planes.values())
 
 
 @given(weights)

@@ -40,7 +40,13 @@ def test_agrees_with_rational_arithmetic(algorithm, dtype):
 def test_whole_of_algorithm_2_agrees_with_rational_arithmetic(algorithm, coupling):
     for name, values in VECTORS.items():
         w = representable(values, torch.float64)
-        for alpha, beta, rho, step in ((0.4, 0.3, 0.5, 1.0), (0.0, 0.6, 1.0, 0.5), (2.0, 0.1, 0.98, 0.25)):
+        for alpha, beta, rho, step in (
+            (0.4, 0.3, 0.5, 1.0),
+            (0.937, 0.1, 1.0, 1.0),
+            (0.937, 0.1, 0.98, 1.0),
+            (0.0, 0.6, 1.0, 0.5),
+            (2.0, 0.1, 0.98, 0.25),
+        ):
             p = ws.prox(w, alpha, beta, rho, step=step, coupling=coupling, algorithm=algorithm)
             expected, _ = exact.prox(w.tolist(), alpha, beta, rho, step, coupling)
             scale = max([abs(a) for a in w.tolist()], default=0.0) + alpha + beta
@@ -61,8 +67,8 @@ def test_every_slice_of_a_batch_is_its_own_vector(algorithm):
         for row, (column, result) in enumerate(zip(columns, results)):
             alone, its = ws.prox(column, alpha, 0.05, algorithm=algorithm, return_clusters=True)
             assert torch.equal(result, alone)
-            assert torch.equal(clusters[row].starts, its.starts)
-            assert torch.equal(clusters[row].ids, its.ids)
+            assert torch.equal(clusters.row(row).starts, its.starts)
+            assert torch.equal(clusters.row(row).ids, its.ids)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in TABLE if name not in ("end", "imminent-v1")])
@@ -108,3 +114,26 @@ def test_magnitudes_near_overflow_are_solved():
             assert torch.isfinite(p).all()
             for a, b in zip(p.tolist(), expected):
                 assert abs(exact.Fraction(a) - b) <= 1e-12 * 1.7e308
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_huge_coefficients_merge_everything_in_narrow_dtypes(dtype):
+    w = torch.tensor([1.0, 2.0, 3.0], dtype=dtype)
+    for algorithm in TABLE:
+        assert ws.prox(w, 1.7e308, algorithm=algorithm).tolist() == [2.0, 2.0, 2.0]
+        assert ws.prox(w, 1.0, 1.7e308, algorithm=algorithm).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_long_chains_of_lifted_values_take_no_time_worth_mentioning():
+    """Rewinding beside zeroed clusters: many weights whose order Algorithm 2 turns around."""
+    n = 32_000
+    d = 5 * n
+    i = torch.arange(1, d + 1, dtype=torch.float64)
+    w = torch.full((d,), -100.0, dtype=torch.float64)
+    w[3 * n : 4 * n] = -0.1001 + (7 * n - d) / (d - 1)  # ends at -0.1001, is kept, and rewound across zero
+    w[4 * n :] = torch.linspace(-0.0999, 0.0999, n) - (d - 2 * i[4 * n :] + 1) / (d - 1)  # all zeroed
+    for rho in (0.0, 0.98, 1.0):
+        p, q = (ws.prox(w, 1.0, 0.1, rho, algorithm=name) for name in ("auto", "imminent"))
+        assert torch.allclose(p, q, rtol=0, atol=1e-12)
+        assert bool((p[4 * n :] == 0).all())
+        assert bool((p[3 * n : 4 * n] != 0).all())

@@ -73,12 +73,15 @@ def test_non_expansive(values, alpha, seed):
 
 
 @settings(max_examples=60)
+@pytest.mark.parametrize("algorithm", ["auto", "imminent"])
 @given(weights, alphas, betas, st.sampled_from(DTYPES), seeds)
-def test_permutation_equivariant_order_preserving_and_tied_bitwise(values, alpha, beta, dtype, seed):
+def test_permutation_equivariant_order_preserving_and_tied_bitwise(
+    algorithm, values, alpha, beta, dtype, seed
+):
     w = vector(values, dtype)
-    p = ws.prox(w, alpha, beta, 0.3)
+    p = ws.prox(w, alpha, beta, algorithm=algorithm)
     order = torch.randperm(w.numel(), generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(ws.prox(w[order], alpha, beta, 0.3), p[order])
+    assert torch.equal(ws.prox(w[order], alpha, beta, algorithm=algorithm), p[order])
     by_value = w.argsort(stable=True)
     x, u = w[by_value], p[by_value]
     assert bool((u[1:] >= u[:-1]).all())
@@ -118,10 +121,11 @@ def test_growing_alpha_only_merges(values):
         previous = starts
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "imminent"])
 @given(weights, st.sampled_from(DTYPES))
-def test_zero_coefficients_give_the_weights_back(values, dtype):
+def test_zero_coefficients_give_the_weights_back(algorithm, values, dtype):
     w = vector(values, dtype)
-    p = ws.prox(w, 0.0)
+    p = ws.prox(w, 0.0, algorithm=algorithm)
     assert torch.equal(p, w)
     assert p.data_ptr() != w.data_ptr() or w.numel() == 0
 

@@ -5,7 +5,7 @@ from weightshare.collisions import algorithms
 from weightshare.isotonic import isotonic_regression
 from weightshare.particles import Trajectories, particles
 from weightshare.penalty import penalty, subgradient
-from weightshare.prox import prox
+from weightshare.prox import prox, prox_
 
 __version__ = "0.1.0"
 
@@ -17,5 +17,6 @@ __all__ = [
     "particles",
     "penalty",
     "prox",
+    "prox_",
     "subgradient",
 ]

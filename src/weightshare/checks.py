@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,8 +39,9 @@ def finite(name: str, value: Tensor) -> None:
         return
     bad = (~good).nonzero()
     first = tuple(bad[0].tolist())
+    place = first[0] if len(first) == 1 else first
     raise ValueError(
-        f"{name} must be finite, got {value[first].item()} at index {first} "
+        f"{name} must be finite, got {value[first].item()} at index {place} "
         f"({bad.shape[0]} of {value.numel()} entries are NaN or infinite); remove them first"
     )
 
@@ -55,18 +57,21 @@ def coefficient(name: str, value: Any, *, upper: float = math.inf) -> float | Te
         if not opaque(value):
             _in_range(name, float(value.detach()), upper)
         return value.reshape(())
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        try:
-            value = float(value)  # NumPy scalars and the like
-        except (TypeError, ValueError):
-            raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})") from None
-    _in_range(name, float(value), upper)
-    return float(value)
+    if torch.compiler.is_compiling() and isinstance(value, float):
+        return value  # comparing it would compile anew for each number; the operator looks at it
+    try:
+        if isinstance(value, (str, bytes)):  # float() would read them
+            raise TypeError
+        number = float(value)  # also NumPy scalars and the like
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})") from None
+    _in_range(name, number, upper)
+    return number
 
 
 def _in_range(name: str, value: float, upper: float) -> None:
-    if not (0.0 <= value <= upper) or math.isinf(value):
-        allowed = "finite and >= 0" if math.isinf(upper) else f"in [0, {upper:g}]"
+    if not (value >= 0.0 and value <= upper and value < math.inf):
+        allowed = "finite and >= 0" if upper == math.inf else f"in [0, {upper:g}]"
         raise ValueError(f"{name} must be {allowed}, got {value}")
 
 
@@ -80,6 +85,21 @@ def opaque(value: Tensor) -> bool:
     )
 
 
+def has_tangent(value: Tensor) -> bool:
+    """Whether ``value`` carries a forward-mode derivative."""
+    return (
+        not torch.compiler.is_compiling() and torch.autograd.forward_ad.unpack_dual(value).tangent is not None  # type: ignore[no-untyped-call]
+    )
+
+
+def no_forward_mode(*values: Tensor) -> None:
+    """Raise where a tangent would be lost: the maps have reverse-mode derivatives only."""
+    if any(has_tangent(value) for value in values):
+        raise RuntimeError(
+            "forward-mode derivatives are not defined here; use reverse mode (grad, vjp, jacrev)"
+        )
+
+
 def transformed(value: Tensor) -> bool:
     """Whether ``value`` is inside a torch.func transform (vmap, grad, ...)."""
     return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(value)
@@ -89,11 +109,13 @@ def dimension(dim: Any, value: Tensor) -> int | None:
     """Normalise ``dim`` to a non-negative index (or ``None``: the whole tensor is one vector)."""
     if dim is None:
         return None
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim must be an int or None, got {dim!r}")
-    if value.ndim == 0 or not -value.ndim <= dim < value.ndim:
+    try:
+        index = operator.index(dim)
+    except TypeError:
+        raise TypeError(f"dim must be an int or None, got {dim!r}") from None
+    if value.ndim == 0 or not -value.ndim <= index < value.ndim:
         raise ValueError(f"dim is out of range: got {dim} for a tensor of shape {tuple(value.shape)}")
-    return dim % value.ndim
+    return index % value.ndim
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:

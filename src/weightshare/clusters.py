@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -25,7 +25,9 @@ class Clusters:
     Clusters(5 weights in 3 clusters, sizes 1 to 2, 1 of a single weight)
     >>> clusters.ids
     tensor([0, 1, 0, 1, 2])
-    >>> torch.equal(clusters.expand(clusters.means(p)), p)
+    >>> clusters.values
+    tensor([0.3500, 5.0000, 8.6000])
+    >>> torch.equal(clusters.expand(clusters.values), p)
     True
     """
 
@@ -37,11 +39,13 @@ class Clusters:
     """Shape of the tensor that was clustered."""
     dim: int | None
     """The dimension along which its vectors lie; ``None``: it is one vector."""
+    values: Tensor
+    """The value that each cluster's weights share in the result."""
     _ids: Tensor = field(kw_only=True)
 
     @classmethod
-    def from_ids(cls, ids: Tensor, like: Rows, merged: Tensor | None = None) -> Clusters:
-        """Build from row-wise cluster numbers, ascending with the values.
+    def from_ids(cls, ids: Tensor, out: Tensor, like: Rows, merged: Tensor | None = None) -> Clusters:
+        """Build from row-wise cluster numbers, ascending with the values, and the rows of the result.
 
         Neighbouring clusters whose members are all marked in ``merged`` become one.
         """
@@ -57,7 +61,22 @@ class Clusters:
         starts = sizes.cumsum(1) - sizes
         offsets = ids.new_zeros(rows + 1)
         offsets[1:] = used.sum(1).cumsum(0)
-        return cls(starts[used], offsets, like.shape, like.dim, _ids=ids)
+        values = out.new_zeros(int(offsets[-1]))
+        values[(ids + offsets[:-1, None]).reshape(-1)] = out.detach().reshape(-1)
+        return cls(starts[used], offsets, like.shape, like.dim, values, _ids=ids)
+
+    @classmethod
+    def from_table(cls, starts: Tensor, values: Tensor, ids: Tensor, like: Rows, merged: Tensor) -> Clusters:
+        """Build for one vector from the first place and the value of each cluster, and the ids.
+
+        Neighbouring clusters that are both marked in ``merged`` become one.
+        """
+        kept = torch.ones_like(merged)
+        kept[1:] = ~(merged[1:] & merged[:-1])
+        if not bool(kept.all()):
+            ids = (kept.cumsum(0) - 1)[ids]
+        offsets = torch.tensor([0, int(kept.sum())], device=ids.device)
+        return cls(starts[kept], offsets, like.shape, like.dim, values[kept], _ids=ids)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -119,7 +138,7 @@ class Clusters:
             )
         return self._like().restore(per_cluster[self._place()].view(self._ids.shape))
 
-    def __getitem__(self, row: int) -> Clusters:
+    def row(self, row: int) -> Clusters:
         """The clusters of one row of a batch (rows numbered in order of the flattened batch)."""
         rows = self.offsets.numel() - 1
         if not -rows <= row < rows:
@@ -127,14 +146,15 @@ class Clusters:
         row %= rows
         lo, hi = self.offsets[row], self.offsets[row + 1]
         offsets = torch.stack([torch.zeros_like(lo), hi - lo])
-        return Clusters(self.starts[lo:hi], offsets, (self.length,), None, _ids=self._ids[row : row + 1])
+        ids = self._ids[row : row + 1]
+        return Clusters(self.starts[lo:hi], offsets, (self.length,), None, self.values[lo:hi], _ids=ids)
 
     def flipped_members(self) -> Clusters:
         """The same clusters for a tensor whose vectors run the other way."""
-        return Clusters(self.starts, self.offsets, self.shape, self.dim, _ids=self._ids.flip(-1))
+        return replace(self, _ids=self._ids.flip(-1))
 
     def _like(self) -> Rows:
-        return Rows(self._ids, self.shape, self.dim)
+        return Rows(self._ids, self.shape, self.dim, self._ids.device)
 
     def _flat(self, values: Tensor, name: str) -> Tensor:
         if tuple(values.shape) != self.shape:

@@ -52,13 +52,18 @@ def isotonic_regression(
     checks.choice("algorithm", algorithm, collisions.TABLE)
     rows = Rows.of(y, -1 if y.ndim else None)
     weight_rows = _weight_rows(weights, y)
+    if not checks.opaque(y):
+        checks.finite("y", y.detach())
+    if weights is not None and not checks.opaque(weights):
+        ops.positive("weights", weights.detach())
     values = rows.values
     if return_clusters and checks.opaque(y):
         raise ValueError(
             "return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap"
         )
     if not increasing:
-        values, weight_rows = values.flip(-1), weight_rows.flip(-1)
+        values = values.flip(-1)
+        weight_rows = None if weight_rows is None else weight_rows.flip(-1)
     if values.numel() == 0:
         out, ids = values.clone(), torch.zeros_like(values, dtype=torch.int64)
     else:
@@ -68,15 +73,15 @@ def isotonic_regression(
     result = rows.restore(out)
     if not return_clusters:
         return result
-    clusters = Clusters.from_ids(ids, rows)
+    clusters = Clusters.from_ids(ids, out if increasing else out.flip(-1), rows)
     return result, clusters if increasing else clusters.flipped_members()
 
 
-def _weight_rows(weights: Tensor | None, y: Tensor) -> Tensor:
-    shape = (y.shape[:-1].numel() if y.ndim else 1, y.shape[-1] if y.ndim else 1)
+def _weight_rows(weights: Tensor | None, y: Tensor) -> Tensor | None:
     if weights is None:
-        return torch.ones((), dtype=torch.float64, device=y.device).expand(shape)
+        return None
     checks.float_tensor("weights", weights)
+    shape = (y.shape[:-1].numel() if y.ndim else 1, y.shape[-1] if y.ndim else 1)
     try:
         return weights.to(y.device).expand(y.shape).reshape(shape)
     except RuntimeError:
@@ -85,11 +90,13 @@ def _weight_rows(weights: Tensor | None, y: Tensor) -> Tensor:
         ) from None
 
 
-def _solve(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
-    needs_grad = torch.is_grad_enabled() and (y.requires_grad or weights.requires_grad)
-    if needs_grad or checks.opaque(y) or checks.opaque(weights):
+def _solve(y: Tensor, weights: Tensor | None, algorithm: str) -> tuple[Tensor, Tensor]:
+    given = [y] if weights is None else [y, weights]
+    checks.no_forward_mode(*given)
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    if needs_grad or any(checks.opaque(t) for t in given):
+        if weights is None:
+            weights = torch.ones((), dtype=torch.float64, device=y.device).expand(y.shape)
         return ops.differentiable_isotonic_rows(y, weights, algorithm)
-    checks.finite("y", y)
-    ops.positive("weights", weights)
     solution = solve.isotonic_rows(y, weights, algorithm)
     return solution.out, solution.ids

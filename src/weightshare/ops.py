@@ -19,7 +19,7 @@ def prox_rows(
     w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of Algorithm 2; returns the result, the cluster of each weight, and its gate."""
-    check_rows(w, alpha=alpha, beta=beta, scale=scale)
+    check_coefficients(alpha=alpha, beta=beta, scale=scale)
     solution = solve.prox_rows(w, alpha, beta, scale, algorithm)
     return solution.out, solution.ids, solution.gate
 
@@ -33,9 +33,8 @@ def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, T
     return solution.out, solution.ids
 
 
-def check_rows(w: Tensor, **coefficients: Tensor) -> None:
+def check_coefficients(**coefficients: Tensor) -> None:
     """Look at the numbers; under tracing this is the first place where they can be seen."""
-    checks.finite("w", w)
     for name, value in coefficients.items():
         checks.finite(name, value)
         if bool((value < 0).any()):
@@ -78,19 +77,25 @@ def _prox_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -
     ctx.dtype = w.dtype
 
 
+def _blocks(ids: Tensor, gate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What both derivatives of the prox need: kept (1) or zeroed (0) and sign for each weight; size and
+    speed for each cluster. A cluster [i, j) has v = alpha * speed, speed = (d - i - j) / (d - 1)."""
+    d = ids.shape[1]
+    kept = (gate != solve.ZEROED).to(torch.float64)
+    size = _sums(ids, torch.ones_like(ids))
+    stop = size.cumsum(1)
+    speed = (d - (stop - size) - stop) / max(d - 1, 1)
+    return kept, gate * kept, size.clamp(min=1.0), speed
+
+
 def _prox_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return None, None, None, None, None
     ids, gate, alpha, beta, scale = ctx.saved_tensors
-    d = ids.shape[1]
-    passed = torch.where(gate == solve.ZEROED, 0.0, grad.to(torch.float64))
+    kept, sign, size, speed = _blocks(ids, gate)
+    passed = grad.to(torch.float64) * kept
     total = _sums(ids, passed)
-    size = _sums(ids, torch.ones_like(ids))
-    grad_w = (total / size.clamp(min=1.0)).gather(1, ids).to(ctx.dtype)
-    # A cluster [i, j) has v = alpha (d - i - j) / (d - 1).
-    stop = size.cumsum(1)
-    speed = (d - (stop - size) - stop) / max(d - 1, 1)
-    sign = torch.where(gate == solve.ZEROED, 0, gate).to(torch.float64)
+    grad_w = (total / size).gather(1, ids).to(ctx.dtype)
     along_alpha = (total * speed).sum(1)
     along_beta = -(passed * sign).sum(1)
     grad_scale = alpha * along_alpha + beta * along_beta
@@ -109,15 +114,14 @@ def _isotonic_backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Ten
     if grad is None:
         return None, None, None
     y, weights, ids = ctx.saved_tensors
-    total = _sums(ids, weights).gather(1, ids)
+    top = weights.detach().to(torch.float64).amax(1, keepdim=True)  # sums of proportions cannot overflow
+    mass = weights.to(torch.float64) / top
+    total = _sums(ids, mass).gather(1, ids)
     share = _sums(ids, grad).gather(1, ids) / total
-    residual = y.to(torch.float64) - _block_means(y, weights, ids, total)
-    return (share * weights).to(y.dtype), (share * residual).to(weights.dtype), None
-
-
-def _block_means(y: Tensor, weights: Tensor, ids: Tensor, total: Tensor) -> Tensor:
-    """The regression again, as a differentiable function of its inputs (for second derivatives)."""
-    return _sums(ids, y.to(torch.float64) * weights.to(torch.float64)).gather(1, ids) / total
+    # The regression again, as a differentiable function of its inputs (for second derivatives).
+    means = _sums(ids, y.to(torch.float64) * mass).gather(1, ids) / total
+    residual = y.to(torch.float64) - means
+    return (share * mass).to(y.dtype), (share * residual / top).to(weights.dtype), None
 
 
 prox_rows.register_autograd(_prox_backward, setup_context=_prox_setup)

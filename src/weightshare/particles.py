@@ -79,7 +79,7 @@ class Trajectories:
             corners.append((float(self.birth[body]), float(self.origin[body])))
             last, body = body, int(self.parent[body])
         end = self.origin[last] + self.velocity[last] * (self.until - self.birth[last])
-        return torch.tensor([*corners, (self.until, float(end))], dtype=torch.float64)
+        return torch.tensor([*corners, (self.until, float(end))], dtype=torch.float64, device="cpu")
 
     def plot(self, axes: Axes | None = None, **style: Any) -> Axes:
         """Draw time against position: lines that meet and stick. Needs matplotlib (extra ``plot``)."""
@@ -190,8 +190,8 @@ class _Simulation:
         velocity = [self.velocity(b) for b in range(len(self.birth))]
         real = (self.birth, self.death, self.origin, velocity)
         places = (self.first, self.stop, self.parent)
-        birth, death, origin, speed = (torch.tensor(c, dtype=torch.float64) for c in real)
-        first, stop, parent = (torch.tensor(c, dtype=torch.int64) for c in places)
+        birth, death, origin, speed = (torch.tensor(c, dtype=torch.float64, device="cpu") for c in real)
+        first, stop, parent = (torch.tensor(c, dtype=torch.int64, device="cpu") for c in places)
         return Trajectories(birth, death, origin, speed, first, stop, parent, order, shape, self.until)
 
     def _collide(self, time: float, a: int, b: int) -> None:

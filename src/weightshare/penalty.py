@@ -32,7 +32,7 @@ def penalty(w: Tensor, *, dim: int | None = None) -> Tensor:
     # negative, so nothing cancels, and tied weights give exactly zero.
     k = torch.arange(1, max(d, 1), device=x.device, dtype=torch.float64)
     result = ((k / max(d - 1, 1)) * (d - k) * x.diff(dim=-1)).sum(-1)
-    if values.requires_grad:
+    if values.requires_grad or checks.has_tangent(values):
         # Adds zero to the value and the subgradient to the derivative.
         slope = _mean_ranks(detached)
         result = result + (slope * (values - values.detach()).to(torch.float64)).sum(-1)

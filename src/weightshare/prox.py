@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from weightshare import checks, collisions, ops, solve
+from weightshare.certified import Info
 from weightshare.clusters import Clusters
 from weightshare.rows import Rows
 
 Number = float | Tensor
+HintLike = Clusters | tuple[Tensor, Tensor] | None
 
 
 @overload
 def prox(
     w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
-    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[False] = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
+    return_clusters: Literal[False] = ..., return_info: Literal[False] = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def prox(
     w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
-    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., return_clusters: Literal[True],
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
+    return_clusters: Literal[True], return_info: Literal[False] = ...,
 ) -> tuple[Tensor, Clusters]: ...  # fmt: skip
+@overload
+def prox(
+    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
+    return_clusters: Literal[False] = ..., return_info: Literal[True],
+) -> tuple[Tensor, Info]: ...  # fmt: skip
+@overload
+def prox(
+    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
+    return_clusters: Literal[True], return_info: Literal[True],
+) -> tuple[Tensor, Clusters, Info]: ...  # fmt: skip
 def prox(
     w: Tensor,
     alpha: Number,
@@ -34,8 +53,10 @@ def prox(
     coupling: str = "scaled",
     dim: int | None = None,
     algorithm: str = "auto",
+    hint: HintLike = None,
     return_clusters: bool = False,
-) -> Tensor | tuple[Tensor, Clusters]:
+    return_info: bool = False,
+) -> Any:
     """Minimise ``alpha R(u) + beta |u|_1 + 1/2 |u - w|^2`` over ``u`` (Algorithm 2), exactly.
 
     Weights that collide come out bitwise equal. Returns a new tensor of the dtype and shape of ``w``.
@@ -52,45 +73,149 @@ def prox(
             paper's appendix, after Neyshabur 2020).
         dim: ``None``: the whole tensor is one vector. Otherwise every slice along ``dim`` is one.
         algorithm: a name from :func:`weightshare.algorithms`; all give the same result.
+        hint: the :class:`Clusters` of an earlier, similar call, or a pair (values, sizes). It can save
+            time on a long vector, and never changes the result.
         return_clusters: also return the :class:`Clusters` of the result. All weights that ``beta``
             set to zero are one cluster.
+        return_info: also return, last, how the call was answered: route, share of weights that had to
+            be sorted, seconds of each phase.
 
-    Differentiable in ``w`` and in tensor-valued coefficients (block averages, O(d)), also twice. Works
-    under ``torch.compile`` and ``torch.func.vmap``/``grad`` (``return_clusters`` does not: the number of
-    clusters depends on the data); forward-mode derivatives are not defined.
+    Differentiable in ``w`` and in tensor-valued coefficients (block averages, O(d)), also twice, in
+    reverse mode. Works under ``torch.compile`` and ``torch.func.vmap``/``grad`` (``return_clusters`` and
+    ``return_info`` do not: they depend on the data; nor is the range of a tensor-valued ``rho`` seen there).
+    Forward-mode derivatives (``jvp``) raise.
 
     >>> import torch, weightshare as ws
     >>> ws.prox(torch.tensor([0.0, 5.0, 0.1, 5.2, 9.0]), alpha=0.4)
     tensor([0.3500, 5.0000, 0.3500, 5.0000, 8.6000])
     """
-    rows = Rows.of(checks.float_tensor("w", w), dim)
-    checks.choice("coupling", coupling, checks.COUPLINGS)
-    checks.choice("algorithm", algorithm, collisions.TABLE)
-    alpha, beta = checks.coefficient("alpha", alpha), checks.coefficient("beta", beta)
-    rho, step = checks.coefficient("rho", rho, upper=1.0), checks.coefficient("step", step)
-    scale = 1.0 - rho
-    if coupling == "scaled":
-        alpha, beta = step * alpha, step * beta
-    else:
-        scale = scale * step
-    if return_clusters and checks.opaque(w):
-        raise ValueError(
-            "return_clusters=True needs concrete numbers: call prox outside of torch.compile and vmap for it"
-        )
+    call = _Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
+    wanted = {"return_clusters": return_clusters, "return_info": return_info}
+    if any(wanted.values()) and checks.opaque(w):
+        name = next(name for name, value in wanted.items() if value)
+        raise ValueError(f"{name}=True needs concrete numbers: call prox outside of torch.compile and vmap")
+    rows = call.rows
     if rows.values.numel() == 0:
-        out, ids, gate = _empty(rows)
+        solution = _empty(rows)
+    elif call.traced:
+        out, ids, gate = ops.differentiable_prox_rows(rows.values, *call.coefficients, algorithm)
+        solution = solve.Solution(out, ids, gate, Info("operator"))
+    elif return_clusters:
+        solution = call.solve()
     else:
-        out, ids, gate = _solve(
-            rows.values,
-            _per_row(rows, "alpha", alpha),
-            _per_row(rows, "beta", beta),
-            _per_row(rows, "scale", scale),
-            algorithm,
+        out = torch.empty(rows.values.shape, dtype=w.dtype, device=rows.values.device)
+        solution = solve.Solution(out, out, out, call.write(out))
+    answer: list[Any] = [rows.restore(solution.out)]
+    if return_clusters:
+        answer.append(_clusters(solution, rows))
+    if return_info:
+        answer.append(solution.info)
+    return answer[0] if len(answer) == 1 else tuple(answer)
+
+
+def prox_(
+    w: Tensor,
+    alpha: Number,
+    beta: Number = 0.0,
+    rho: Number = 0.0,
+    *,
+    step: Number = 1.0,
+    coupling: str = "scaled",
+    dim: int | None = None,
+    algorithm: str = "auto",
+    hint: HintLike = None,
+) -> Tensor:
+    """:func:`prox` in place, for optimizer steps: overwrite ``w`` with its prox and return it.
+
+    Not differentiable: call it under ``torch.no_grad()`` if ``w`` requires a gradient. Where it raises,
+    ``w`` is as it was.
+
+    >>> import torch, weightshare as ws
+    >>> w = torch.tensor([0.0, 5.0, 0.1, 5.2, 9.0])
+    >>> ws.prox_(w, alpha=0.4) is w
+    True
+    >>> w
+    tensor([0.3500, 5.0000, 0.3500, 5.0000, 8.6000])
+    """
+    call = _Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
+    if call.traced:
+        raise RuntimeError(
+            "prox_ is not differentiable and cannot be traced: call it under torch.no_grad(), outside of "
+            "torch.compile and vmap, or use prox"
         )
-    result = rows.restore(out)
-    if not return_clusters:
-        return result
-    return result, Clusters.from_ids(ids, rows, merged=gate == solve.ZEROED)
+    rows = call.rows
+    if rows.values.numel() == 0:
+        return w
+    if rows.values.data_ptr() == w.data_ptr() and rows.values.is_contiguous():
+        call.write(rows.values)
+        torch.autograd.graph.increment_version(w)
+    else:
+        out = torch.empty(rows.values.shape, dtype=w.dtype, device=rows.values.device)
+        call.write(out)
+        w.copy_(rows.restore(out))
+    return w
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Checked arguments: the rows to solve, their coefficients, and how."""
+
+    rows: Rows
+    coefficients: tuple[Tensor, Tensor, Tensor]
+    algorithm: str
+    hint: solve.Hint
+    traced: bool
+
+    @classmethod
+    def of(
+        cls,
+        w: Any,
+        alpha: Any,
+        beta: Any,
+        rho: Any,
+        step: Any,
+        coupling: str,
+        dim: Any,
+        algorithm: str,
+        hint: Any,
+    ) -> _Call:
+        rows = Rows.of(checks.float_tensor("w", w), dim)
+        checks.choice("coupling", coupling, checks.COUPLINGS)
+        checks.choice("algorithm", algorithm, collisions.TABLE)
+        alpha, beta = checks.coefficient("alpha", alpha), checks.coefficient("beta", beta)
+        rho, step = checks.coefficient("rho", rho, upper=1.0), checks.coefficient("step", step)
+        scale = 1.0 - rho
+        if coupling == "scaled":
+            alpha, beta = step * alpha, step * beta
+        else:
+            scale = scale * step
+        coefficients = (
+            _per_row(rows, "alpha", alpha), _per_row(rows, "beta", beta), _per_row(rows, "scale", scale)
+        )  # fmt: skip
+        tensors = (rows.values, *coefficients)
+        checks.no_forward_mode(*tensors)
+        differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        traced = differentiated or any(checks.opaque(t) for t in tensors)
+        return cls(rows, coefficients, algorithm, _hint(hint), traced)
+
+    def solve(self) -> solve.Solution:
+        """All rows, with clusters."""
+        with self._located():
+            return solve.prox_rows(self.rows.values, *self.coefficients, self.algorithm, self.hint)
+
+    def write(self, out: Tensor) -> Info:
+        """All rows, results only, into ``out``, which may be the rows themselves."""
+        with self._located():
+            return solve.prox_values(self.rows.values, *self.coefficients, out, self.algorithm, self.hint)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Solvers meet NaN and inf in passing; where one does, say where they are in the caller's tensor."""
+        try:
+            yield
+        except ValueError:
+            checks.finite("w", self.rows.restore(self.rows.values))
+            raise
 
 
 def _per_row(rows: Rows, name: str, value: Number) -> Tensor:
@@ -99,32 +224,39 @@ def _per_row(rows: Rows, name: str, value: Number) -> Tensor:
     if isinstance(value, Tensor):
         value = value.to(device=device, dtype=torch.float64)
     else:
-        if value == float("inf"):
+        if not torch.compiler.is_compiling() and value == float("inf"):
             raise ValueError(f"step * {name} overflows; lower step or {name}")
-        value = torch.full((), value, dtype=torch.float64, device=device)
+        # A product, since torch.compile can trace that for a number that changes from call to call.
+        value = torch.ones((), dtype=torch.float64, device=device) * value
     return value.expand(rows.values.shape[0])
 
 
-def _solve(
-    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Through the operator where something has to be traced or differentiated; directly elsewhere."""
-    arguments = (w, alpha, beta, scale)
-    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in arguments)
-    if needs_grad or any(checks.opaque(t) for t in arguments):
-        return ops.differentiable_prox_rows(*arguments, algorithm)
-    if w.device.type == "mps":  # no float64 there
-        out, ids, gate = _solve(w.cpu(), alpha.cpu(), beta.cpu(), scale.cpu(), algorithm)
-        return out.to(w.device), ids.to(w.device), gate.to(w.device)
-    checks.finite("w", w)
-    solution = solve.prox_rows(*arguments, algorithm)
-    return solution.out, solution.ids, solution.gate
+def _hint(hint: Any) -> solve.Hint:
+    """A hint as values and sizes; anything else is refused."""
+    if hint is None:
+        return None
+    if isinstance(hint, Clusters):
+        return hint.values, hint.sizes
+    if isinstance(hint, tuple) and len(hint) == 2 and all(isinstance(part, Tensor) for part in hint):
+        if hint[0].shape != hint[1].shape or hint[0].ndim != 1:
+            raise ValueError(
+                "hint must be two vectors of one length, got shapes "
+                f"{tuple(hint[0].shape)} and {tuple(hint[1].shape)}"
+            )
+        return hint[0], hint[1]
+    raise TypeError(f"hint must be Clusters or a pair of tensors (values, sizes), got {type(hint).__name__}")
 
 
-def _empty(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+def _clusters(solution: solve.Solution, rows: Rows) -> Clusters:
+    if solution.table is not None:
+        table = solution.table
+        return Clusters.from_table(
+            table.starts, table.values, solution.ids, rows, merged=table.gate == solve.ZEROED
+        )
+    return Clusters.from_ids(solution.ids, solution.out, rows, merged=solution.gate == solve.ZEROED)
+
+
+def _empty(rows: Rows) -> solve.Solution:
     values = rows.values
-    return (
-        values.clone(),
-        torch.zeros_like(values, dtype=torch.int64),
-        torch.zeros_like(values, dtype=torch.int8),
-    )
+    ids, gate = torch.zeros_like(values, dtype=torch.int64), torch.zeros_like(values, dtype=torch.int8)
+    return solve.Solution(values.clone(), ids, gate, Info("empty", clusters=0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from weightshare import checks
@@ -24,16 +25,20 @@ class Rows:
     values: Tensor
     shape: tuple[int, ...]
     dim: int | None
+    device: torch.device
 
     @classmethod
     def of(cls, tensor: Tensor, dim: int | None) -> Rows:
         shape = tuple(tensor.shape)
         dim = checks.dimension(dim, tensor)
+        device = tensor.device
+        if device.type == "mps":  # has no float64: the work is done on the CPU, the result sent back
+            tensor = tensor.cpu()
         if dim is None:
-            return cls(tensor.reshape(1, -1), shape, None)
+            return cls(tensor.reshape(1, -1), shape, None, device)
         length = shape[dim]
         count = tensor.numel() // length if length else 0
-        return cls(tensor.movedim(dim, -1).reshape(count, length), shape, dim)
+        return cls(tensor.movedim(dim, -1).reshape(count, length), shape, dim, device)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -41,16 +46,14 @@ class Rows:
         return () if self.dim is None else self.shape[: self.dim] + self.shape[self.dim + 1 :]
 
     def restore(self, values: Tensor) -> Tensor:
-        """Bring values of the form of ``self.values`` back to the tensor's own shape."""
-        if self.dim is None:
+        """Bring values of the form of ``self.values`` back to the tensor's own shape and device."""
+        values = values.to(self.device)
+        if self.dim is None or values.numel() == 0:
             return values.reshape(self.shape)
-        batch = self.batch_shape
-        if values.numel() == 0:
-            return values.reshape(self.shape)
-        return values.reshape(*batch, self.shape[self.dim]).movedim(-1, self.dim)
+        return values.reshape(*self.batch_shape, self.shape[self.dim]).movedim(-1, self.dim)
 
     def restore_reduced(self, values: Tensor) -> Tensor:
-        """Bring one value for each row to the batch shape."""
+        """Bring one value for each row to the batch shape, and to the tensor's device."""
         if self.dim is not None and self.shape[self.dim] == 0:
-            return values.new_zeros(self.batch_shape)
-        return values.reshape(self.batch_shape)
+            return values.new_zeros(self.batch_shape, device=self.device)
+        return values.to(self.device).reshape(self.batch_shape)

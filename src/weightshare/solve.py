@@ -1,155 +1,55 @@
-"""From rows of weights to rows of results: the part of Algorithm 2 around the collisions.
-
-Everything is in float64 and in sorted order. Runs of equal weights are merged before any arithmetic
-(they are particles of mass > 1, and equal inputs have equal outputs), so that ties never depend on
-rounding. Works on any device; the inputs are not changed.
-"""
+"""Who solves what: the compiled solvers on the CPU, plain PyTorch elsewhere and for named algorithms."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from weightshare.collisions import Chain, lookup
+from weightshare import generic, native
+from weightshare.certified import Info
+from weightshare.solution import ZEROED, Hint, Solution, Table
 
-ZEROED = 2
-"""Gate of a weight that line 7 of Algorithm 2 set to zero; otherwise the gate is the sign of x + v."""
-
-# Outside of these, sums could overflow or means lose bits below the smallest number; such rows are solved
-# at another size (the maps are homogeneous, and powers of two are exact).
-_LARGE, _SHRINK = 2.0**900, 2.0**-200
-_SMALL, _GROW = 2.0**-900, 2.0**500
+__all__ = ["ZEROED", "Hint", "Solution", "Table", "isotonic_rows", "prox_rows", "prox_values"]
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Rows of results. ``ids``: cluster of each weight within its row; ``gate``: see :data:`ZEROED`."""
-
-    out: Tensor
-    ids: Tensor
-    gate: Tensor
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Sorted rows as runs of equal values, all rows one after another."""
-
-    order: Tensor  # the sorting permutation of each row
-    value: Tensor
-    count: Tensor
-    start: Tensor  # place of the run's first weight in its row
-    row: Tensor
-    offsets: Tensor  # where each row's runs begin
-
-    @classmethod
-    def of(cls, w: Tensor) -> _Runs:
-        rows, d = w.shape
-        x, order = w.sort(dim=1)
-        new = torch.ones_like(x, dtype=torch.bool)
-        new[:, 1:] = x[:, 1:] != x[:, :-1]
-        place = new.reshape(-1).nonzero().squeeze(1)
-        stop = torch.full_like(place, rows * d)
-        stop[:-1] = place[1:]
-        offsets = torch.zeros(rows + 1, dtype=torch.int64, device=w.device)
-        offsets[1:] = new.sum(1).cumsum(0)
-        value = x.reshape(-1)[place].to(torch.float64)
-        return cls(order, value, stop - place, place % d, place // d, offsets)
-
-
-def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> Solution:
+def prox_rows(
+    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str, hint: Hint = None
+) -> Solution:
     """Algorithm 2 for every row of ``w`` (rows, d), with coefficients (rows,) in float64.
 
     ``scale`` multiplies the displacement in line 11: 1 - rho, and the step size where it is decoupled.
     """
-    factor = _resize(w, alpha, beta)
-    if factor is not None:
-        resized = _prox_rows(w * factor[:, None], alpha * factor, beta * factor, scale, algorithm)
-        return Solution(resized.out / factor[:, None], resized.ids, resized.gate)
-    return _prox_rows(w, alpha, beta, scale, algorithm)
+    if compiled(w, algorithm):
+        return native.prox_rows(w.contiguous(), alpha, beta, scale, hint)
+    return generic.prox_rows(w, alpha, beta, scale, algorithm)
 
 
-def _prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> Solution:
-    d = w.shape[1]
-    runs = _Runs.of(w)
-    c = (alpha / max(d - 1, 1))[runs.row]
-    # Lines 3 to 5: v falls by 2c from weight to weight; a run of equal weights has the mean of its v.
-    mass = runs.count.to(torch.float64)
-    y = runs.value + c * (d - 2 * runs.start - runs.count)
-    heads = lookup(algorithm)(Chain(y, mass, runs.offsets)).heads  # line 6
-    cluster = heads.cumsum(0) - 1
-    row, start, base = runs.row[heads], runs.start[heads], runs.value[heads]
-    size = torch.zeros_like(start).index_add_(0, cluster, runs.count)
-    shift = torch.zeros_like(base).index_add_(0, cluster, (runs.value - base[cluster]) * mass)
-    x = base + shift / size
-    v = c[heads] * (d - 2 * start - size)
-    sign = torch.sign(x + v)
-    zeroed = (x + v).abs() < beta[row]  # line 7
-    moved = x + scale[row] * (v - beta[row] * sign)  # lines 8 and 11
-    value = torch.where(zeroed, 0.0, moved)  # lines 9 and 10
-    value = _monotone(value, row, scale)
-    gate = torch.where(zeroed, ZEROED, sign).to(torch.int8)
-    first = torch.searchsorted(row, torch.arange(w.shape[0], device=w.device))
-    local = torch.arange(row.numel(), device=w.device) - first[row]
-    return Solution(
-        *(_scatter(t, size, runs.order) for t in (value.to(w.dtype), local, gate))
-    )  # lines 12, 13
+def prox_values(
+    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, out: Tensor, algorithm: str, hint: Hint = None
+) -> Info:
+    """The results of :func:`prox_rows` alone, into ``out``, which may be ``w``."""
+    if not compiled(w, algorithm):
+        solution = generic.prox_rows(w, alpha, beta, scale, algorithm)
+        out.copy_(solution.out)
+        return solution.info
+    source = w.contiguous()
+    if out.is_contiguous():
+        return native.prox_values(source, alpha, beta, scale, out, hint)
+    dense = torch.empty_like(source)
+    info = native.prox_values(source, alpha, beta, scale, dense, hint)
+    out.copy_(dense)
+    return info
 
 
-def _resize(w: Tensor, *coefficients: Tensor) -> Tensor | None:
-    """A power of two for each row that keeps its sums in range, or ``None`` if no row needs one."""
-    if w.dtype != torch.float64:
-        return None
-    top = w.abs().amax(1)
-    for coefficient in coefficients:
-        top = torch.maximum(top, coefficient)
-    factor = torch.ones_like(top).masked_fill_(top > _LARGE, _SHRINK).masked_fill_(top < _SMALL, _GROW)
-    return None if bool((factor == 1).all()) else factor
-
-
-def _monotone(value: Tensor, row: Tensor, scale: Tensor) -> Tensor:
-    """Lift values that rounding has put below their left neighbour's in the same row.
-
-    Exact values increase from cluster to cluster when the displacement is not stretched (scale <= 1),
-    so a fall can only be in the last place.
-    """
-    inside = (row[1:] == row[:-1]) & (scale[row[1:]] <= 1)
-    while bool((inside & (value[1:] < value[:-1])).any()):
-        value = value.clone()
-        value[1:] = torch.where(inside, torch.maximum(value[1:], value[:-1]), value[1:])
-    return value
-
-
-def _scatter(per_cluster: Tensor, size: Tensor, order: Tensor) -> Tensor:
-    """Lines 12 and 13 of Algorithm 2: repeat each cluster's entry, undo the sort."""
-    flat = per_cluster.repeat_interleave(size, output_size=order.numel())
-    return torch.empty_like(order, dtype=per_cluster.dtype).scatter_(1, order, flat.view(order.shape))
-
-
-def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
+def isotonic_rows(y: Tensor, weights: Tensor | None, algorithm: str) -> Solution:
     """Isotonic regression (Eq. 6) of every row of ``y`` with positive ``weights``; the gate is unused."""
-    factor = _resize(y)
-    if factor is not None:
-        resized = _isotonic_rows(y * factor[:, None], weights, algorithm)
-        return Solution(resized.out / factor[:, None], resized.ids, resized.gate)
-    return _isotonic_rows(y, weights, algorithm)
+    if compiled(y, algorithm) and (weights is None or native.weights_fit(weights)):
+        return native.isotonic_rows(y.contiguous(), weights)
+    if weights is None:
+        weights = torch.ones((), dtype=torch.float64, device=y.device).expand(y.shape)
+    return generic.isotonic_rows(y, weights, algorithm)
 
 
-def _isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
-    rows, d = y.shape
-    flat = y.to(torch.float64).reshape(-1)
-    # Only the proportions of the weights matter; this keeps their sums away from overflow and underflow.
-    mass = weights.to(torch.float64)
-    mass = (mass / mass.amax(1, keepdim=True)).clamp(min=2.0**-1000).reshape(-1)
-    offsets = torch.arange(0, (rows + 1) * d, d, device=y.device)
-    heads = lookup(algorithm)(Chain(flat, mass, offsets)).heads
-    cluster = heads.cumsum(0) - 1
-    base = flat[heads]
-    total = torch.zeros_like(base).index_add_(0, cluster, mass)
-    value = base + torch.zeros_like(base).index_add_(0, cluster, (flat - base[cluster]) * mass) / total
-    row = heads.nonzero().squeeze(1) // d
-    value = _monotone(value, row, value.new_ones(rows))
-    ids = cluster.view(rows, d) - cluster.view(rows, d)[:, :1]
-    out = value[cluster].to(y.dtype).view(rows, d)
-    return Solution(out, ids, torch.empty(0, dtype=torch.int8, device=y.device))
+def compiled(values: Tensor, algorithm: str) -> bool:
+    """Whether the compiled solvers are the ones to ask."""
+    return algorithm == "auto" and values.device.type == "cpu"

@@ -37,7 +37,7 @@ TABLE = {
     entry.name: entry
     for entry in (
         Entry("auto", auto, "section 6, practical remarks", "-", "-", "any device",
-              "the fastest here: compiled on the CPU, guarded elsewhere"),
+              "the certified prox on the CPU, guarded elsewhere"),
         Entry("sequential", sequential, "pool adjacent violators", "O(d)", "O(d)", "CPU, rows in parallel",
               "the baseline that everything is tested against"),
         Entry("imminent-v1", imminent_v1, "Algorithm 4", "O(d^2)", "O(d)", "any device",
@@ -50,7 +50,7 @@ TABLE = {
               "no bad inputs"),
         Entry("guarded", guarded, "section 6, practical remarks", "O(d log^2 d)", "O(log^3 d)", "any device",
               "imminent, with search as the backup once it gets stuck"),
-        Entry("bridge", bridge, "common tangent of hulls", "O(d)", "O(log^3 d)", "CPU, tiles in parallel",
+        Entry("bridge", bridge, "common tangent of hulls", "O(d)", "O(d)", "CPU, tiles in parallel",
               "pooled halves merged by bisection"),
     )
 }  # fmt: skip
