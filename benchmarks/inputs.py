@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-STATE = Path(__file__).resolve().parents[1] / "results" / "train-state.npz"
+STATE = Path(__file__).resolve().parents[1] / "build" / "train-state.npz"
 
 
 def _noise(d: int, seed: int) -> np.ndarray:

@@ -106,7 +106,7 @@ def main() -> None:
         page = re.sub(pattern, lambda m, t=table: m[1] + "\n" + t + "\n" + m[2], page, flags=re.S)
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     when = f"{about['date']}, commit {about['commit'][:10]}, {about['processor']}, {versions}"
-    page = re.sub(r"(<!-- when -->).*?(<!-- end -->)", rf"\1{when}\2", page)
+    page = re.sub(r"(<!-- when -->).*?(<!-- end -->)", lambda m: m[1] + when + m[2], page)
     PAGE.write_text(page)
 
 

@@ -219,6 +219,12 @@ def main() -> None:
     results["s-fc"] = measure_s_fc(64 if quick else 1, 5 if quick else 7)
     results["transformer"] = measure_transformer(*((192, 2, 5) if quick else (384, 6, 9)))
     results["algorithms"] = measure_algorithms(64 if quick else 16)
+    for network in ("s-fc", "transformer"):
+        # The steps without sharing do the same work in both states: if they differ, the machine was busy.
+        seconds = [results[network][state]["without"] for state in ("random", "tied")]
+        results[network]["steady"] = max(seconds) < 1.15 * min(seconds)
+        if not results[network]["steady"]:
+            print(f"{network}: the baselines took {seconds} s; its ratios cannot be trusted, run again")
     for name, limit in LIMITS.items():
         network, state = name.split()
         ratio = results[network][state]["ratio"]

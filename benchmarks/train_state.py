@@ -3,7 +3,8 @@
     python -m benchmarks.train_state
 
 Stores the weights as the prox of a late step receives them (after the gradient step has pulled
-ties apart), the clusters of the step before, and the coefficient, in results/train-state.npz.
+ties apart), the clusters of the step before, and the coefficient, in build/train-state.npz (200 MB at
+the default width, about 5 * 10^7 weights); what it is and how it came about in results/train-state.json.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from benchmarks.inputs import STATE
+from benchmarks.measure import circumstances, store
 from weightshare.certified import ClusterTable, prox_array
 
 
@@ -46,11 +48,14 @@ def train(width: int, steps: int, lr: float, alpha: float) -> None:
         accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
     counts = np.diff(np.append(previous.starts, given.size))
     STATE.parent.mkdir(exist_ok=True)
-    np.savez_compressed(
-        STATE, weights=given, alpha=lr * alpha, centres=previous.values, counts=counts,
-        accuracy=accuracy, tied=_tied(before, given.size), clusters=before.count,
-    )  # fmt: skip
-    print(f"accuracy {accuracy:.3f}, wrote {STATE.name}")
+    np.savez(STATE, weights=given, alpha=lr * alpha, centres=previous.values, counts=counts)
+    config = {"width": width, "steps": steps, "lr": lr, "alpha": alpha, "batch": 128, "seed": 0}
+    outcome = {
+        "weights": given.size, "training accuracy": accuracy, "tied": _tied(before, given.size),
+        "clusters": before.count,
+    }  # fmt: skip
+    store("train-state", {"config": config, "outcome": outcome, "circumstances": circumstances()})
+    print(f"training accuracy {accuracy:.3f}, wrote {STATE.name}")
 
 
 def _tied(clusters: ClusterTable, d: int) -> float:
@@ -61,8 +66,8 @@ def _tied(clusters: ClusterTable, d: int) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--width", type=int, default=7071)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--lr", type=float, default=0.2)
     parser.add_argument("--alpha", type=float, default=2e-3)
     arguments = parser.parse_args()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-_jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+from weightshare.kernels.cpu.jit import inline, kernel
+from weightshare.kernels.cpu.numerics import dd_add, two_prod
 
 
-@_jit
+@kernel
 def pool_adjacent_violators(y, mass, lo, hi, stack, first):
     """Pool ``y[lo:hi]`` from left to right; returns the number of clusters.
 
@@ -21,11 +21,11 @@ def pool_adjacent_violators(y, mass, lo, hi, stack, first):
         top += 1
         mean = y[i]
         weight = mass[i]
-        sum_high, sum_low = two_product(mean, weight)
+        sum_high, sum_low = two_prod(mean, weight)
         first[top] = i
         while top > lo and stack[top - 1, 0] >= mean:
             top -= 1
-            sum_high, sum_low = two_add(stack[top, 2], stack[top, 3], sum_high, sum_low)
+            sum_high, sum_low = dd_add(stack[top, 2], stack[top, 3], sum_high, sum_low)
             weight += stack[top, 1]
             mean = (sum_high + sum_low) / weight
         stack[top, 0] = mean
@@ -35,7 +35,7 @@ def pool_adjacent_violators(y, mass, lo, hi, stack, first):
     return top - lo + 1
 
 
-@_jit
+@kernel
 def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):
     """Pool rows ``row_lo:row_hi`` one after another and mark their clusters' heads."""
     for r in range(row_lo, row_hi):
@@ -45,20 +45,19 @@ def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):
             heads[first[t]] = True
 
 
-@_jit
+@kernel
 def prefix_sums(y, mass, lo, hi, base, sums, weights):
     """Prefix sums of ``mass * y`` and ``mass`` over ``[lo, hi)``, at places ``base .. base + hi - lo``.
 
-    Each is carried in two float64 (columns high and low; error-free sums, products split by Dekker's
-    method), so that a difference of two prefixes is good to float64 even when a short cluster follows
+    Each is carried in two float64 (columns high and low; error-free sums and products), so that a difference of two prefixes is good to float64 even when a short cluster follows
     10^8 others.
     """
     s, t, m, n = 0.0, 0.0, 0.0, 0.0
     sums[base, 0] = sums[base, 1] = weights[base, 0] = weights[base, 1] = 0.0
     for i in range(lo, hi):
-        p, e = two_product(y[i], mass[i])
-        s, t = two_add(s, t, p, e)
-        m, n = two_add(m, n, mass[i], 0.0)
+        p, e = two_prod(y[i], mass[i])
+        s, t = dd_add(s, t, p, e)
+        m, n = dd_add(m, n, mass[i], 0.0)
         at = base + i - lo + 1
         sums[at, 0] = s
         sums[at, 1] = t
@@ -66,38 +65,14 @@ def prefix_sums(y, mass, lo, hi, base, sums, weights):
         weights[at, 1] = n
 
 
-@_jit
-def two_add(s, t, p, e):
-    """``(s + t) + (p + e)`` as an unevaluated sum of two float64."""
-    z = s + p
-    v = z - s
-    t += e + ((s - (z - v)) + (p - v))
-    high = z + t
-    return high, t - (high - z)
-
-
-@_jit
-def two_product(a, b):
-    """``a * b`` as an unevaluated sum of two float64 (Dekker), for magnitudes below about 1e290."""
-    p = a * b
-    split = 134217729.0
-    c = split * a
-    ah = c - (c - a)
-    al = a - ah
-    c = split * b
-    bh = c - (c - b)
-    bl = b - bh
-    return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
-
-
-@_jit
+@inline
 def _mean(i, j, sums, weights):
     """Mean of the places ``i..j-1``."""
     s = (sums[j, 0] - sums[i, 0]) + (sums[j, 1] - sums[i, 1])
     return s / ((weights[j, 0] - weights[i, 0]) + (weights[j, 1] - weights[i, 1]))
 
 
-@_jit
+@inline
 def _head(i, parent):
     """Head of the cluster that holds place ``i`` (union-find with path halving)."""
     while parent[i] != i:
@@ -106,7 +81,7 @@ def _head(i, parent):
     return i
 
 
-@_jit
+@inline
 def _tangent_right(i, middle, stop, parent, end, sums, weights):
     """End of the last right cluster that a cluster from ``i`` would swallow: the tangent from ``i``.
 
@@ -125,7 +100,7 @@ def _tangent_right(i, middle, stop, parent, end, sums, weights):
     return low
 
 
-@_jit
+@kernel
 def bridge_merge(lo, middle, stop, parent, end, sums, weights):
     """Merge pooled halves ``[lo, middle)`` and ``[middle, stop)``: find their common tangent.
 
@@ -167,14 +142,14 @@ def bridge_merge(lo, middle, stop, parent, end, sums, weights):
     end[i] = j
 
 
-@_jit
+@kernel
 def forest_rows(y, mass, offsets, base, row_lo, row_hi, sums, weights):
     """Prefix sums of rows ``row_lo:row_hi``."""
     for r in range(row_lo, row_hi):
         prefix_sums(y, mass, offsets[r], offsets[r + 1], base[r], sums, weights)
 
 
-@_jit
+@kernel
 def pool_tiles(
     y, mass, offsets, base, row_of_tile, first_tile, tile, tile_lo, tile_hi, stack, first, parent, end
 ):
@@ -193,7 +168,7 @@ def pool_tiles(
                 parent[i + shift] = a + shift
 
 
-@_jit
+@kernel
 def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weights):
     """Merge neighbouring halves of ``width`` places: problems ``lo:hi`` of one level of the tree."""
     for p in range(lo, hi):
@@ -205,7 +180,7 @@ def merge_level(base, sizes, row, first, width, lo, hi, parent, end, sums, weigh
             bridge_merge(start, middle, stop, parent, end, sums, weights)
 
 
-@_jit
+@kernel
 def mark_heads(parent, offsets, base, heads):
     """A place is a head when it is its own parent."""
     for r in range(base.size):

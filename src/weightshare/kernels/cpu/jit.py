@@ -29,7 +29,11 @@ def kernel(function: Callable[..., Any]) -> Any:
 
     Numba's own stamp is that of the file a kernel stands in; but kernels inline helpers from other files.
     """
-    compiled = numba.njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)(function)
+    options = {"nogil": True, "error_model": "numpy", "boundscheck": False}
+    try:
+        compiled = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # neither the package's folder nor the user's cache folder can be written
+        return numba.njit(**options)(function)
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None:
         cache_file._source_stamp = (cache_file._source_stamp, _STAMP)
