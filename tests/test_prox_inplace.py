@@ -91,3 +91,18 @@ def test_the_account_names_the_route():
     assert ws.prox(tied.bfloat16(), 1e-2, return_info=True)[1].route == "lut"
     assert ws.prox(tied[:100], 1e-2, return_info=True)[1].route == "small"
     assert ws.prox(tied[:100], 1e-2, algorithm="search", return_info=True)[1].route == "search"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(40, 30), (3, 20_000)])
+def test_rows_with_clusters_are_the_rows_without(dtype, shape):
+    w = data(*shape, dtype=dtype)
+    w[:, ::3] = w[:, :1]
+    for coefficients in ((0.4, 0.05, 0.5), (0.0, 0.3, 0.0), (50.0, 0.0, 1.0)):
+        p, clusters = ws.prox(w, *coefficients, dim=1, return_clusters=True)
+        assert torch.equal(p, ws.prox(w, *coefficients, dim=1))
+        assert torch.equal(p, clusters.expand(clusters.values))
+        for r in range(0, shape[0], 7):
+            alone, its = ws.prox(w[r], *coefficients, return_clusters=True)
+            assert torch.equal(p[r], alone)
+            assert torch.equal(clusters.row(r).ids, its.ids)

@@ -26,10 +26,10 @@ def prox_values(
     if w.shape[0] > 1:
         if all(_uniform(c) for c in (alpha, beta, scale)):
             source, form = _memory(w)
-            return certified.prox_rows(
-                source, _memory(out)[0], alpha=float(alpha[0]), beta=float(beta[0]), scale=float(scale[0]),
-                format=form, threads=torch.get_num_threads(),
-            ).info  # fmt: skip
+            result = certified.prox_rows(
+                source, _memory(out)[0], **_scalars(alpha, beta, scale, 0), format=form
+            )
+            return result.info
         checks.finite("w", w)  # before the first of several rows is written
     *_, last = _each_row(w, alpha, beta, scale, out, hint, clusters=False)
     return last.info
@@ -39,6 +39,13 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint 
     """The same with the cluster and the gate of each weight, from the solver's tables."""
     out, ids = torch.empty_like(w), torch.empty(w.shape, dtype=torch.int64)
     gate = torch.empty(w.shape, dtype=torch.int8)
+    alike = all(_uniform(c) for c in (alpha, beta, scale))
+    if w.shape[0] > 1 and alike and not certified.row_by_row(w.shape[0], w.shape[1], torch.get_num_threads()):
+        source, form = _memory(w)
+        numbers, sides = certified.prox_rows_with_clusters(
+            source, _memory(out)[0], **_scalars(alpha, beta, scale, 0), format=form
+        )
+        return Solution(out, torch.from_numpy(numbers), torch.from_numpy(sides), Info("rows"))
     results = list(_each_row(w, alpha, beta, scale, out, hint, clusters=True))
     table = None
     for r, result in enumerate(results):
@@ -47,6 +54,14 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint 
         ids[r] = torch.from_numpy(result.clusters.ids)
         gate[r] = table.gate[ids[r]]
     return Solution(out, ids, gate, results[-1].info, table if w.shape[0] == 1 else None)
+
+
+def _scalars(alpha: Tensor, beta: Tensor, scale: Tensor, row: int) -> dict[str, Any]:
+    """The coefficients of one row, and the number of threads, as the solvers take them."""
+    return {
+        "alpha": float(alpha[row]), "beta": float(beta[row]), "scale": float(scale[row]),
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
 
 
 def _table(clusters: ClusterTable, d: int, alpha: float, beta: float, dtype: torch.dtype) -> Table:
@@ -68,10 +83,10 @@ def _each_row(
     source, form = _memory(w)
     target, _ = _memory(out)
     for r in range(w.shape[0]):
+        scalars = _scalars(alpha, beta, scale, r)
         yield certified.prox_array(
-            source[r], target[r], alpha=float(alpha[r]), beta=float(beta[r]), scale=float(scale[r]),
-            threads=torch.get_num_threads(), hint=guess, clusters=clusters, ids=clusters, format=form,
-        )  # fmt: skip
+            source[r], target[r], **scalars, hint=guess, clusters=clusters, ids=clusters, format=form
+        )
 
 
 def isotonic_rows(y: Tensor, weights: Tensor | None) -> Solution:

@@ -89,7 +89,7 @@ def prox(
     >>> ws.prox(torch.tensor([0.0, 5.0, 0.1, 5.2, 9.0]), alpha=0.4)
     tensor([0.3500, 5.0000, 0.3500, 5.0000, 8.6000])
     """
-    call = _Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
+    call = Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
     wanted = {"return_clusters": return_clusters, "return_info": return_info}
     if any(wanted.values()) and checks.opaque(w):
         name = next(name for name, value in wanted.items() if value)
@@ -137,7 +137,7 @@ def prox_(
     >>> w
     tensor([0.3500, 5.0000, 0.3500, 5.0000, 8.6000])
     """
-    call = _Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
+    call = Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
     if call.traced:
         raise RuntimeError(
             "prox_ is not differentiable and cannot be traced: call it under torch.no_grad(), outside of "
@@ -157,7 +157,7 @@ def prox_(
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """Checked arguments: the rows to solve, their coefficients, and how."""
 
     rows: Rows
@@ -178,7 +178,7 @@ class _Call:
         dim: Any,
         algorithm: str,
         hint: Any,
-    ) -> _Call:
+    ) -> Call:
         rows = Rows.of(checks.float_tensor("w", w), dim)
         checks.choice("coupling", coupling, checks.COUPLINGS)
         checks.choice("algorithm", algorithm, collisions.TABLE)

@@ -3,7 +3,7 @@
 NumPy in, NumPy out. Every route gives the same result; routes differ in speed only.
 """
 
-from weightshare.certified.api import prox_array, prox_rows
+from weightshare.certified.api import prox_array, prox_rows, prox_rows_with_clusters, row_by_row
 from weightshare.certified.isotonic import IsotonicResult, isotonic_array, isotonic_rows
 from weightshare.certified.result import ClusterTable, Info, ProxResult
 
@@ -16,4 +16,6 @@ __all__ = [
     "isotonic_rows",
     "prox_array",
     "prox_rows",
+    "prox_rows_with_clusters",
+    "row_by_row",
 ]

@@ -98,7 +98,7 @@ def prox_rows(
         return ProxResult(out, 0, info)
     c = alpha / (d - 1) if d > 1 else 0.0
     problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
-    if (d > SMALL and count < 4 * problem.threads) or d > 16 * SMALL:
+    if row_by_row(count, d, problem.threads):
         _refuse_nonfinite(w, format)
         zeros = 0
         for r in range(count):
@@ -115,6 +115,44 @@ def prox_rows(
     if format is not None:
         out[...] = half.narrow(target, format)
     return ProxResult(out, zeros, info)
+
+
+def prox_rows_with_clusters(
+    w: NDArray[Any],
+    out: NDArray[Any],
+    *,
+    alpha: float,
+    beta: float = 0.0,
+    scale: float = 1.0,
+    threads: int = 1,
+    format: str | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+    """``prox_rows`` with the cluster and the gate (sign of x + v; 2 where zeroed) of every weight.
+
+    >>> w = np.array([[3.0, 1.0, 2.9]])
+    >>> prox_rows_with_clusters(w, np.empty_like(w), alpha=0.2)[0]
+    array([[1, 0, 1]])
+    """
+    _check(w, out, "auto", format)
+    announce_cold_start()
+    d = w.shape[1]
+    c = alpha / (d - 1) if d > 1 else 0.0
+    problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
+    wide, power = w if format is None else half.widen(w, format), 0
+    if w.dtype == np.float64:
+        wide, problem, power = double.safe_range(w, problem)
+    else:
+        _refuse_nonfinite(wide, None)
+    values, ids, gate = small.solve_rows_with_clusters(wide, problem)
+    if power:
+        np.ldexp(values, -power, out=values)
+    out[...] = values if format is None else half.narrow(values.astype(np.float32), format)
+    return ids, gate
+
+
+def row_by_row(count: int, d: int, threads: int) -> bool:
+    """Whether rows are so long and few that each is better solved as a long vector."""
+    return (d > SMALL and count < 4 * threads) or d > 16 * SMALL
 
 
 def _check(w: NDArray[Any], out: NDArray[Any], route: str, form: str | None) -> None:

@@ -26,7 +26,7 @@ def solve(
     w: NDArray[np.float64], out: NDArray[np.float64], problem: Problem, *, route: str, table: bool, ids: bool
 ) -> ProxResult:
     """Prox of one float64 vector."""
-    scaled, problem, power = _safe_range(w, problem)
+    scaled, problem, power = safe_range(w, problem)
     if route == "small" or (route == "auto" and problem.d <= SMALL):
         result = small.solve_double(scaled, out, problem, table=table, ids=ids)
     else:
@@ -42,7 +42,7 @@ def solve(
 def solve_rows(w: NDArray[np.float64], out: NDArray[np.float64], problem: Problem) -> int:
     """Every row of a float64 matrix on its own; returns the number of zeroed weights."""
     zeros = [0] * w.shape[0]
-    w, problem, power = _safe_range(w, problem)
+    w, problem, power = safe_range(w, problem)
 
     def rows(lo: int, hi: int) -> None:
         for r in range(lo, hi):
@@ -54,7 +54,7 @@ def solve_rows(w: NDArray[np.float64], out: NDArray[np.float64], problem: Proble
     return sum(zeros)
 
 
-def _safe_range(w: NDArray[np.float64], problem: Problem) -> tuple[NDArray[np.float64], Problem, int]:
+def safe_range(w: NDArray[np.float64], problem: Problem) -> tuple[NDArray[np.float64], Problem, int]:
     """Refuse nan and inf; scale by a power of two if sums could overflow or products of tiny weights vanish.
 
     A c beyond twice the largest weight merges everything, as does twice the largest weight.

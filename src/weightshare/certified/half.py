@@ -51,18 +51,41 @@ def solve(
     """Prox of a half-precision vector given and returned as bit patterns."""
     info = Info(route="lut", buckets=PATTERNS)
     clock = Clock(info)
-    slices = split(bits.size, problem.threads)
+    counts = count(bits, problem.threads)
+    clock.lap("histogram")
+    return look_up(counts, bits, out, problem, form, info, clock, table=table, ids=ids)
+
+
+def count(bits: NDArray[np.uint16], threads: int) -> NDArray[np.int64]:
+    """How often each pattern occurs."""
+    slices = split(bits.size, threads)
     counts = np.zeros((len(slices), 2, PATTERNS), np.int64)
     run(
         [partial(half.count_patterns, bits[lo:hi], counts[k]) for k, (lo, hi) in enumerate(slices)],
         len(slices),
     )
+    total: NDArray[np.int64] = counts[:, 0].sum(axis=0)
+    return total
+
+
+def look_up(
+    counts: NDArray[np.int64],
+    bits: NDArray[np.uint16],
+    out: NDArray[np.uint16],
+    problem: Problem,
+    form: str,
+    info: Info,
+    clock: Clock,
+    *,
+    table: bool = False,
+    ids: bool = False,
+) -> ProxResult:
+    """Pool the patterns that were counted in the whole vector, and look up those in ``bits``."""
     order, values, bad = _order(form)
-    total = counts[:, 0].sum(axis=0)
-    if total[bad].any():
+    if counts[bad].any():
         raise ValueError("w must be finite: it contains nan or inf")
-    clock.lap("histogram")
-    clusters, cluster_of, zeros = _pool(total[order], values, problem)
+    clusters, cluster_of, zeros = _pool(counts[order], values, problem)
+    slices = split(bits.size, problem.threads)
     of_pattern = np.zeros(PATTERNS, np.int64)
     of_pattern[order] = cluster_of
     info.clusters = clusters.count

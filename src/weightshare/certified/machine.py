@@ -54,14 +54,14 @@ def solve(
     slices = split(bits.size, problem.threads)
     plan = _sampled_plan(bits, problem, hint)
     clock.lap("plan")
-    buckets = _histogram(bits, plan, slices)
+    buckets = histogram(bits, plan, slices)
     _refuse_nonfinite(plan, buckets)
     clock.lap("histogram")
-    if _wide(plan, buckets, problem.d):
-        plan = _counted_plan(plan, buckets, problem)
-        buckets = _histogram(bits, plan, slices)
+    if wide(plan, buckets, problem.d):
+        plan = counted_plan(plan, buckets, problem)
+        buckets = histogram(bits, plan, slices)
         clock.lap("histogram")
-    unresolved = _certify(plan, buckets, problem, certify)
+    unresolved = undecided(plan, buckets, problem, certify)
     clock.lap("hull")
     refined = refine(bits, plan, buckets.counts, buckets.by_slice, unresolved, slices, problem, clock)
     info.rounds = int(refined.left > 0)
@@ -69,7 +69,7 @@ def solve(
     info.buckets = int(np.count_nonzero(buckets.counts))
     if info.unresolved > 0.5:
         info.route = "partition"
-    answer = _Answer(plan, buckets, refined, unresolved, problem)
+    answer = Answer(plan, buckets, refined, unresolved, problem)
     clock.lap("merge")
     clusters = answer.cluster_table() if table else None
     if clusters is not None:
@@ -84,9 +84,22 @@ def solve(
 
 def _sampled_plan(bits: NDArray[np.uint32], problem: Problem, hint: planning.Groups | None) -> planning.Plan:
     """Plan from every stride-th weight, and from the hint if there is one."""
-    m = min(SAMPLE, max(1, problem.d // 128))
-    sample = np.empty(m, np.uint32)
-    stream.sample_keys(bits, problem.d // m, sample)
+    stride = sample_stride(problem.d)
+    sample = np.empty(problem.d // stride, np.uint32)
+    stream.sample_keys(bits, stride, sample)
+    return plan_from(sample, problem, hint)
+
+
+def sample_stride(d: int) -> int:
+    """Every how many-th weight goes into the sample."""
+    return d // min(SAMPLE, max(1, d // 128))
+
+
+def plan_from(
+    sample: NDArray[np.uint32], problem: Problem, hint: planning.Groups | None = None
+) -> planning.Plan:
+    """Plan from the keys of a sample (which is sorted in place), and from the hint if there is one."""
+    m = sample.size
     sample.sort()
     groups = planning.guess_groups(sample, problem.d, problem.c)
     if hint is not None:
@@ -106,13 +119,13 @@ def _cell_counts(plan: planning.Plan, buckets: Buckets) -> NDArray[np.float64]:
     return held.astype(np.float64)
 
 
-def _counted_plan(plan: planning.Plan, buckets: Buckets, problem: Problem) -> planning.Plan:
+def counted_plan(plan: planning.Plan, buckets: Buckets, problem: Problem) -> planning.Plan:
     """Plan from the exact number of weights per cell: the same for every order of the input."""
     nothing = planning.Groups(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     return planning.make_plan(_cell_counts(plan, buckets), None, nothing, problem.c)
 
 
-def _histogram(bits: NDArray[np.uint32], plan: planning.Plan, slices: list[tuple[int, int]]) -> Buckets:
+def histogram(bits: NDArray[np.uint32], plan: planning.Plan, slices: list[tuple[int, int]]) -> Buckets:
     """First pass: counts and exact sums of all buckets."""
     size = plan.keys.size
     counts = np.zeros((len(slices), size), np.int64)
@@ -127,9 +140,16 @@ def _histogram(bits: NDArray[np.uint32], plan: planning.Plan, slices: list[tuple
     every = counts.sum(axis=0)
     negative = plan.keys < 0x80000000
     total[negative] = every[negative] * LOW_MASK - total[negative]  # their patterns are complements of keys
-    high, low = np.zeros(size), np.zeros(size)
-    hull.bucket_sums(plan.keys, every, total, high, low)
-    return Buckets(every, total, high, low, counts)
+    return buckets_of(plan, every, total, counts)
+
+
+def buckets_of(
+    plan: planning.Plan, counts: NDArray[np.int64], totals: NDArray[np.int64], by_slice: NDArray[np.int64]
+) -> Buckets:
+    """Buckets with their exact sums, from counts and sums of low key bits."""
+    high, low = np.zeros(counts.size), np.zeros(counts.size)
+    hull.bucket_sums(plan.keys, counts, totals, high, low)
+    return Buckets(counts, totals, high, low, by_slice)
 
 
 def _refuse_nonfinite(plan: planning.Plan, buckets: Buckets) -> None:
@@ -139,7 +159,7 @@ def _refuse_nonfinite(plan: planning.Plan, buckets: Buckets) -> None:
         raise ValueError("w must be finite: it contains nan or inf")
 
 
-def _wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
+def wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
     """Whether a sum of d of these weights could need more bits than a double-double has."""
     counts = _cell_counts(plan, buckets)
     for cell in (0x7FF, 0x800):
@@ -153,7 +173,7 @@ def _wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
     return bool(exponent.max() - exponent.min() + 25 + d.bit_length() > EXACT_BITS)
 
 
-def _certify(plan: planning.Plan, buckets: Buckets, problem: Problem, certify: bool) -> NDArray[np.bool_]:
+def undecided(plan: planning.Plan, buckets: Buckets, problem: Problem, certify: bool) -> NDArray[np.bool_]:
     """Which buckets have to be looked into: all with two or more weights, less those the certificate
     retires."""
     unresolved = buckets.counts > 1
@@ -171,7 +191,7 @@ def _certify(plan: planning.Plan, buckets: Buckets, problem: Problem, certify: b
     return unresolved
 
 
-class _Answer:
+class Answer:
     """The entries of the merged vector, and what can be read off them."""
 
     def __init__(

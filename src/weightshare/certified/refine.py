@@ -61,23 +61,34 @@ def refine(
         left=left, offset=offset, place=place, wide=wide,
         words32=np.empty(left, np.uint32), words64=np.empty(int(held_wide.sum()), np.uint64),
         ends=np.zeros((size, 4), np.int64), results=np.empty(left, np.float32),
-        cursors=_cursors(by_slice, offset, unresolved), zeros=0,
+        cursors=cursors_of(by_slice, offset, unresolved), zeros=0,
     )  # fmt: skip
     if not left:
         return refined
-    start = np.empty_like(refined.cursors)
-    start[:, plan.order] = refined.cursors
-
     stretch = heaviest_stretch(plan, counts, ~unresolved)
-
-    def scatter(part: int, lo: int, hi: int) -> None:
-        stream.scatter(bits[lo:hi], stretch.skip, stretch.span, plan.table, start[part], refined.words32)
-
-    run([partial(scatter, part, lo, hi) for part, (lo, hi) in enumerate(slices)], len(slices))
+    scatter(bits, plan, refined.cursors, stretch, slices, refined.words32)
     clock.lap("scatter")
     _sort_and_pool(plan, counts, todo, refined, problem)
     clock.lap("sort and pool")
     return refined
+
+
+def scatter(
+    bits: NDArray[np.uint32],
+    plan: Plan,
+    cursors: NDArray[np.int64],
+    stretch: Stretch,
+    slices: list[tuple[int, int]],
+    keys: NDArray[np.uint32],
+) -> None:
+    """Keys of the weights of unresolved buckets, bucket by bucket, in order of arrival."""
+    start = np.empty_like(cursors)
+    start[:, plan.order] = cursors
+
+    def part(number: int, lo: int, hi: int) -> None:
+        stream.scatter(bits[lo:hi], stretch.skip, stretch.span, plan.table, start[number], keys)
+
+    run([partial(part, number, lo, hi) for number, (lo, hi) in enumerate(slices)], len(slices))
 
 
 @dataclass
@@ -111,7 +122,7 @@ def heaviest_stretch(
     return Stretch(np.uint32(skip), np.uint32(hi - lo), int(first[k]))
 
 
-def _cursors(
+def cursors_of(
     by_slice: NDArray[np.int64], offset: NDArray[np.int64], unresolved: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Where each slice's weights of each bucket begin; -1 for buckets that need no look inside."""

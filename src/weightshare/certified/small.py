@@ -90,6 +90,24 @@ def solve_rows_single(
     return zeros
 
 
+def solve_rows_with_clusters(
+    w: NDArray[Any], problem: Problem
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int8]]:
+    """Every row of a finite matrix: value (rounded to its dtype), cluster and gate of every weight."""
+    values = np.empty(w.shape)
+    ids, gate = np.empty(w.shape, np.int64), np.empty(w.shape, np.int8)
+    single = w.dtype == np.float32
+
+    def block(lo: int, hi: int) -> None:
+        order = np.argsort(w[lo:hi], axis=1)
+        x = np.take_along_axis(w[lo:hi], order, axis=1).astype(np.float64)
+        scalars = (problem.c, problem.beta, problem.scale, single)
+        rows.rows_with_clusters(x, order, *scalars, values[lo:hi], ids[lo:hi], gate[lo:hi])
+
+    run([partial(block, lo, hi) for lo, hi in _blocks(*w.shape)], problem.threads)
+    return values, ids, gate
+
+
 def _blocks(count: int, d: int) -> list[tuple[int, int]]:
     """Rows in lots of about BLOCK weights."""
     per = max(1, BLOCK // max(d, 1))

@@ -49,8 +49,8 @@ def pool_rows(y, mass, offsets, row_lo, row_hi, stack, first, heads):
 def prefix_sums(y, mass, lo, hi, base, sums, weights):
     """Prefix sums of ``mass * y`` and ``mass`` over ``[lo, hi)``, at places ``base .. base + hi - lo``.
 
-    Each is carried in two float64 (columns high and low; error-free sums and products), so that a difference of two prefixes is good to float64 even when a short cluster follows
-    10^8 others.
+    Each is carried in two float64 (columns high and low; error-free sums and products), so that a
+    difference of two prefixes is good to float64 even when a short cluster follows 10^8 others.
     """
     s, t, m, n = 0.0, 0.0, 0.0, 0.0
     sums[base, 0] = sums[base, 1] = weights[base, 0] = weights[base, 1] = 0.0

@@ -107,3 +107,24 @@ def elementwise(w, beta, scale, out):
         zeros += zeroed
         out[i] = 0.0 if zeroed else x - scale * shift + 0.0
     return zeros
+
+
+@kernel
+def rows_with_clusters(x, order, c, beta, scale, single, values, ids, gate):
+    """Sorted rows one by one: value, cluster and gate (sign of x + v; 2 where zeroed) of every weight."""
+    d = x.shape[1]
+    starts, sh, sl, found = np.empty(d + 1, np.int64), np.empty(d), np.empty(d), np.empty(d)
+    for r in range(x.shape[0]):
+        k = pool_sorted(x[r], c, starts, sh, sl)
+        if single:
+            values_single(starts, sh, sl, k, c, beta, scale, found)
+        else:
+            values_double(starts, sh, sl, k, c, beta, scale, found)
+        for g in range(k):
+            i, j = starts[g], starts[g + 1]
+            end = (sh[g] + sl[g]) / (j - i) + c * np.float64(d - i - j)
+            side = 2 if abs(end) < beta else (1 if end > 0.0 else (-1 if end < 0.0 else 0))
+            for t in range(i, j):
+                values[r, order[r, t]] = found[g]
+                ids[r, order[r, t]] = g
+                gate[r, order[r, t]] = side
