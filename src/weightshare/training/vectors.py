@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weightshare import checks
-from weightshare.prox import prox
+from weightshare.prox import prox_ as solve_
 
 Per = str | int
 Pieces = list[tuple[Tensor, int | None]]
@@ -20,7 +20,7 @@ def prox_(
     w: Tensor, alpha: float, beta: float, rho: float, *, step: float, coupling: str, dim: int | None
 ) -> None:
     """Replace ``w`` by its prox (Algorithm 2): the one place where training moves weights by R."""
-    w.copy_(prox(w, alpha, beta, rho, step=step, coupling=coupling, dim=dim))
+    solve_(w, alpha, beta, rho, step=step, coupling=coupling, dim=dim)
 
 
 def check_per(per: Per) -> Per:
