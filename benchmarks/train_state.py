@@ -1,4 +1,4 @@
-"""Train a multilayer perceptron on scikit-learn's digits with the prox after every step, into its tied phase.
+"""Train a perceptron on scikit-learn's digits, its large layer with the prox after every step, until it ties.
 
     python -m benchmarks.train_state
 
@@ -22,28 +22,35 @@ from weightshare.certified import ClusterTable, prox_array
 
 
 def train(width: int, steps: int, lr: float, alpha: float) -> None:
-    """Proximal gradient descent; alpha multiplies R in the loss, lr alpha in the prox."""
+    """Proximal gradient descent; alpha multiplies R of the large layer in the loss, lr alpha in the prox."""
     torch.manual_seed(0)
     digits = load_digits()
     inputs, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
-    layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
-    model = nn.Sequential(*layers)
-    flat = nn.utils.parameters_to_vector(model.parameters()).detach()
-    threads, before, given = torch.get_num_threads(), None, None
+    # Batch norm as in the paper's networks: without it most units die, and the weights of a dead unit stay
+    # bitwise tied through the gradient step, which is not what a prox meets.
+    layers = [
+        nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(),
+        nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 10),
+    ]  # fmt: skip
+    model, tied = nn.Sequential(*layers), layers[3].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    threads, previous, before = torch.get_num_threads(), None, None
+    given = np.empty(tied.numel(), np.float32)
     for step in range(steps):
         batch = torch.randint(0, len(labels), (128,))
+        optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        flat = flat - lr * nn.utils.parameters_to_vector(gradients)
-        given = flat.numpy().copy()
-        result = prox_array(given, alpha=lr * alpha, threads=threads, hint=before, clusters=True)
+        loss.backward()
+        optimizer.step()
+        weights = tied.detach().numpy().reshape(-1)
+        given[:] = weights
+        result = prox_array(given, weights, alpha=lr * alpha, threads=threads, clusters=True)
         previous, before = before, result.clusters
-        flat = torch.from_numpy(result.out)
-        nn.utils.vector_to_parameters(flat, model.parameters())
         if step % 25 == 0 or step == steps - 1:
-            tied = _tied(before, given.size)
-            print(f"step {step} loss {loss.item():.3f} clusters {before.count} tied {tied:.4f}", flush=True)
+            share = _tied(before, given.size)
+            print(f"step {step} loss {loss.item():.3f} clusters {before.count} tied {share:.4f}", flush=True)
     assert previous is not None
+    model.eval()
     with torch.no_grad():
         accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
     counts = np.diff(np.append(previous.starts, given.size))
