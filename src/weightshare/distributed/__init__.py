@@ -2,6 +2,15 @@
 
 from weightshare.distributed.dtensor import dtensor_prox_, is_dtensor, reshard_, unshard, whole
 from weightshare.distributed.shards import prox_
-from weightshare.distributed.wire import DistributedInfo
+from weightshare.distributed.wire import DistributedInfo, metered
 
-__all__ = ["DistributedInfo", "dtensor_prox_", "is_dtensor", "prox_", "reshard_", "unshard", "whole"]
+__all__ = [
+    "DistributedInfo",
+    "dtensor_prox_",
+    "is_dtensor",
+    "metered",
+    "prox_",
+    "reshard_",
+    "unshard",
+    "whole",
+]

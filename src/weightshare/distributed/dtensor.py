@@ -97,7 +97,7 @@ def unshard(w: DTensor, keep: Sequence[int] = (), wire: Wire | None = None) -> T
         return local
     with wire.explained("gathering a DTensor"):
         full: Tensor = w.full_tensor().detach()
-    wire.bytes += full.nbytes if wire.ranks > 1 else 0
+    wire.count(full.nbytes if wire.ranks > 1 else 0)
     return full
 
 

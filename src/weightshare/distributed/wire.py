@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,33 @@ class DistributedInfo(Info):
     weights: int = 0
     ranks: int = 1
     bytes_exchanged: int = 0
+
+
+@dataclass
+class Meter:
+    """Bytes received by all calls within a block."""
+
+    bytes: int = 0
+
+
+_meters: ContextVar[tuple[Meter, ...]] = ContextVar("meters", default=())
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """Add up what the calls within the block exchange, whoever makes them.
+
+    >>> with metered() as meter:
+    ...     pass
+    >>> meter.bytes
+    0
+    """
+    meter = Meter()
+    token = _meters.set((*_meters.get(), meter))
+    try:
+        yield meter
+    finally:
+        _meters.reset(token)
 
 
 class Wire:
@@ -61,7 +89,7 @@ class Wire:
             moved = torch.from_numpy(values.copy()).to(self._device)
             dist.all_reduce(moved, group=self._group)
             result: NDArray[Any] = moved.cpu().numpy()
-        self.bytes += result.nbytes
+        self.count(result.nbytes)
         return result
 
     def rows(self, row: Sequence[int], what: str) -> NDArray[np.int64]:
@@ -81,9 +109,15 @@ class Wire:
             received = [torch.empty_like(sent) for _ in range(self.ranks)]
             dist.all_gather(received, sent, group=self._group)
             parts = [r[: n * part.itemsize].cpu().numpy() for r, n in zip(received, sizes)]
-        self.bytes += longest * self.ranks
+        self.count(longest * self.ranks)
         joined: NDArray[Any] = np.concatenate(parts).view(part.dtype)
         return joined
+
+    def count(self, received: int) -> None:
+        """Account for the result of a collective."""
+        self.bytes += received
+        for meter in _meters.get():
+            meter.bytes += received
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from weightshare.distributed import whole
 from weightshare.training.methods import AfterStep
 from weightshare.training.unit import Unit
 
@@ -25,7 +26,7 @@ def residuals(
         if not isinstance(unit.rule.what, AfterStep) or not unit.stepped() or size == 0:
             continue
         pairs = unit.mapped(size, grad_scale, groups[id(unit.members[0].tensor)], step)
-        gaps = [(old.to(new.dtype) - new) / size for old, new in pairs]
+        gaps = [whole((old.to(new.dtype) - new) / size) for old, new in pairs]
         rows.append({"tensor": unit.name, "residual": _largest(gaps), "norm": _norm(gaps)})
     return rows
 

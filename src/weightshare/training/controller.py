@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from weightshare.distributed import whole
 from weightshare.metrics import summary
 
 GAIN = 0.25
@@ -72,7 +73,7 @@ class Goal:
 
     def measure(self, tensors: Sequence[Tensor]) -> float:
         """The quantity q of these weights, all counted together."""
-        found = summary(tensors)
+        found = summary([whole(t.detach()) for t in tensors])
         if self.quantity == "zeros":
             return 1.0 - found.sparsity
         return found.entropy if self.quantity == "bits" else float(found.distinct)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weightshare import checks
 from weightshare.training.schedules import Coefficient
-from weightshare.training.vectors import Per, change_, prox_
+from weightshare.training.vectors import Per, prox_each_
 
 Values = Mapping[str, float]
 
@@ -88,11 +88,7 @@ class Prox(AfterStep):
         scaled = self.coupling == "scaled"
         if (alpha == 0 and beta == 0) or (scaled and step == 0):
             return  # the identity, and it would cost a sort
-
-        def change(vector: Tensor, dim: int | None) -> None:
-            prox_(vector, alpha, beta, rho, step=step, coupling=self.coupling, dim=dim)
-
-        change_(tensors, per, change)
+        prox_each_(tensors, per, alpha=alpha, beta=beta, rho=rho, step=step, coupling=self.coupling)
 
 
 def check_coefficients(method: Method) -> None:

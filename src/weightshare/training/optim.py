@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from weightshare import checks
-from weightshare.training.vectors import change_, check_per, check_shape, prox_
+from weightshare.distributed import whole
+from weightshare.training.vectors import check_per, check_shape, prox_each_
 
 RESTARTS = ("gradient", "none")
 
@@ -128,21 +129,18 @@ class ProximalGradient(Optimizer):
         lr = float(group["lr"])
         for p in tensors:
             p.sub_(p.grad, alpha=lr)
-        values = {name: float(group[name]) for name in ("alpha", "beta", "rho")}
-
-        def change(vector: Tensor, dim: int | None) -> None:
-            prox_(vector, **values, step=lr, coupling="scaled", dim=dim)
-
+        alpha, beta, rho = (float(group[name]) for name in ("alpha", "beta", "rho"))
         if tensors:
-            change_([p.detach() for p in tensors], group["per"], change)
+            prox_each_([p.detach() for p in tensors], group["per"], alpha=alpha, beta=beta, rho=rho, step=lr)
 
     def _measure(self, points: dict[Tensor, Tensor]) -> None:
         lrs = {p: float(group["lr"]) for group in self.param_groups for p in group["params"]}
-        self.residual = max((float((y - p).abs().max()) / lrs[p] for p, y in points.items()), default=0.0)
+        gaps = (float(whole(y - p).abs().max()) / lrs[p] for p, y in points.items())
+        self.residual = max(gaps, default=0.0)
 
     def _update_momentum(self, before: dict[Tensor, Tensor], points: dict[Tensor, Tensor]) -> None:
         """Remember the iterate; forget the momentum if the step went against it."""
-        uphill = sum(float(((y - p) * (p - before[p])).sum()) for p, y in points.items())
+        uphill = sum(float(whole((y - p) * (p - before[p])).sum()) for p, y in points.items())
         if self.accelerated and self.restart == "gradient" and uphill > 0.0:
             self._t = 1.0
             self.restarts += 1

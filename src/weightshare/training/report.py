@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weightshare.distributed import whole
 from weightshare.metrics import Summary, summary
 from weightshare.penalty import penalty
 from weightshare.training.names import Model, named_parameters
@@ -103,7 +104,7 @@ def report(model: Model) -> Table:
 def describe(name: str, tensors: Sequence[Tensor], per: Per) -> dict[str, Any]:
     """The row of one tensor, or of a group; R is summed over the vectors."""
     with torch.no_grad():
-        values = [t.detach() for t in tensors]
+        values = [whole(t.detach()) for t in tensors]
         found: Summary = summary(values)
         r = math.fsum(float(penalty(v.double(), dim=dim).sum()) for v, dim in gathered(values, per))
     return {

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weightshare.distributed import metered
 from weightshare.training.controller import INTERVAL, Controller
 from weightshare.training.methods import Values, upper
 from weightshare.training.names import Named
@@ -26,6 +27,7 @@ class Unit:
     control: Controller | None = None
     values: Values = field(default_factory=dict)
     residual: float | None = None
+    exchanged: int = 0
 
     @classmethod
     def of(cls, rule: Rule, chosen: Sequence[Named]) -> list[Unit]:
@@ -70,7 +72,9 @@ class Unit:
             return
         values = self.values = self.values_at(step)
         try:
-            self.rule.what.after_([t.detach() for t in tensors], self.rule.per, values, step=size)
+            with metered() as meter:
+                self.rule.what.after_([t.detach() for t in tensors], self.rule.per, values, step=size)
+            self.exchanged = meter.bytes
         except ValueError as error:
             raise ValueError(
                 f"{self.name}, after optimizer step {step} with {dict(values)}: {error}"
@@ -85,6 +89,8 @@ class Unit:
         row.update(self.values)
         if self.residual is not None:
             row["residual"] = self.residual
+        if self.exchanged:
+            row["exchanged"] = self.exchanged  # bytes between ranks in the last step
         if self.control is not None:
             goal = self.control.goal
             row["target"] = f"{goal.quantity} {'>=' if goal.quantity == 'zeros' else '<='} {goal.target:g}"

@@ -7,20 +7,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from weightshare import checks
-from weightshare.prox import prox_ as solve_
+from weightshare import checks, distributed
+from weightshare.prox import prox_
 
 Per = str | int
 Pieces = list[tuple[Tensor, int | None]]
 
 PER = ("tensor", "row", "column", "group")
-
-
-def prox_(
-    w: Tensor, alpha: float, beta: float, rho: float, *, step: float, coupling: str, dim: int | None
-) -> None:
-    """Replace ``w`` by its prox (Algorithm 2): the one place where training moves weights by R."""
-    solve_(w, alpha, beta, rho, step=step, coupling=coupling, dim=dim)
 
 
 def check_per(per: Per) -> Per:
@@ -77,6 +70,14 @@ def gathered(tensors: Sequence[Tensor], per: Per) -> Pieces:
 
 def change_(tensors: Sequence[Tensor], per: Per, change: Callable[[Tensor, int | None], None]) -> None:
     """Call ``change`` on every vector; what it does to them in place arrives in ``tensors``."""
+    if any(distributed.is_dtensor(t) for t in tensors):
+        keep = (0,) if per == "row" else ()  # what lies along no sharded dimension is whole on its rank
+        plain = [distributed.unshard(t, keep) if distributed.is_dtensor(t) else t for t in tensors]
+        change_(plain, per, change)
+        for tensor, work in zip(tensors, plain):
+            if distributed.is_dtensor(tensor):
+                distributed.reshard_(tensor, work)
+        return
     if per == "group" and len(tensors) > 1:
         joined = gathered(tensors, per)[0][0]
         change(joined, None)
@@ -92,3 +93,25 @@ def change_(tensors: Sequence[Tensor], per: Per, change: Callable[[Tensor, int |
             change(piece, dim)
         if work is not tensor:
             tensor.copy_(work)
+
+
+def prox_each_(
+    tensors: Sequence[Tensor],
+    per: Per,
+    *,
+    alpha: float,
+    beta: float,
+    rho: float,
+    step: float,
+    coupling: str = "scaled",
+) -> None:
+    """Replace every vector by its prox (Algorithm 2): the one place where training moves weights by R."""
+    if per in ("tensor", "group") and any(distributed.is_dtensor(t) for t in tensors):
+        for vector in [tensors] if per == "group" else [[t] for t in tensors]:
+            distributed.dtensor_prox_(vector, alpha, beta, rho, step=step, coupling=coupling)  # type: ignore[arg-type]
+        return
+
+    def change(vector: Tensor, dim: int | None) -> None:
+        prox_(vector, alpha, beta, rho, step=step, coupling=coupling, dim=dim)
+
+    change_(tensors, per, change)

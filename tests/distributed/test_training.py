@@ -1,0 +1,193 @@
+"""Weight sharing attached to models that several ranks train together."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+import weightshare as ws
+from weightshare.training import baselines
+
+BIG, SMALL = "0.weight", "2.weight"  # 41,280 weights, enough for the tables; and 480, gathered at once
+
+
+def model_of(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(258, 160), nn.Tanh(), nn.Linear(160, 3)).to(dtype)
+
+
+def rules(per):
+    if per == "group":
+        return [ws.Rule([BIG, SMALL], alpha=0.5, beta=1e-3, rho=0.5, per="group")]
+    return [ws.Rule([BIG, SMALL], alpha=0.5, beta=1e-3, rho=0.5, per=per)]
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def train(model, optimizer, steps, seed=1, after=None):
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        x = torch.randn(8, 258, generator=g)
+        optimizer.zero_grad()
+        (model(x.to(next(model.parameters()).dtype)) - x[:, :3]).square().mean().backward()
+        optimizer.step()
+        if after is not None:
+            after()
+
+
+def full(model):
+    """A copy of every parameter, gathered."""
+    found = {}
+    for name, p in model.named_parameters():
+        found[name] = (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+    return found
+
+
+def sent(weights):
+    """What can go from process to process without shared memory."""
+    return {name: w.numpy() for name, w in weights.items()}
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def sharded(model):
+    fully_shard(model[0])
+    fully_shard(model)
+    return model
+
+
+def by_hand(model, per):
+    """Gather the weights, take the prox as one process does, cut it up again."""
+
+    @torch.no_grad()
+    def after():
+        pair = [dict(model.named_parameters())[name] for name in (BIG, SMALL)]
+        whole = [p.full_tensor() for p in pair]
+        c = {"alpha": 0.5, "beta": 1e-3, "rho": 0.5, "step": 0.05}
+        if per == "group":
+            joined = ws.prox(torch.cat([w.reshape(-1) for w in whole]), **c)
+            new = [part.view(w.shape) for part, w in zip(joined.split([w.numel() for w in whole]), whole)]
+        elif isinstance(per, int):
+            new = [torch.cat([ws.prox(b, **c) for b in w.view(-1).split(per)]).view(w.shape) for w in whole]
+        else:
+            new = [ws.prox(w, **c, dim={"tensor": None, "row": 1, "column": 0}[per]) for w in whole]
+        for p, w in zip(pair, new):
+            p.copy_(distribute_tensor(w, p.device_mesh, p.placements))
+
+    return after
+
+
+def on_rank_fsdp2(rank, ranks, per):
+    model = sharded(model_of())
+    optimizer = optimizer_of(model)
+    sharing = ws.WeightSharing(model, optimizer, rules(per))
+    train(model, optimizer, 4)
+    reference = sharded(model_of())
+    train(reference, optimizer_of(reference), 4, after=by_hand(reference, per))
+    assert_same(full(model), full(reference))
+    if ranks != 3:  # halves of equal gradients add up exactly, so it is one process's training, too
+        single = model_of()
+        alone = optimizer_of(single)
+        other = ws.WeightSharing(single, alone, rules(per))
+        train(single, alone, 4)
+        assert_same(full(model), full(single))
+        rows, wanted = list(sharing.report()), list(other.report())
+        exchanged = [row.pop("exchanged", 0) for row in rows]
+        assert rows == wanted
+        assert all(exchanged[:-1]) == (ranks > 1)
+
+
+@pytest.mark.parametrize("per", ["tensor", "group", "row", "column", 100])
+def test_fsdp2(ranks, per):
+    ranks.run(on_rank_fsdp2, per)
+
+
+def on_rank_extras(rank, ranks):
+    """bf16, a controller, the certificate, other methods, and the full-batch optimizer."""
+    model, single = sharded(model_of()), model_of()
+    for m in (model, single):
+        optimizer = optimizer_of(m)
+        sharing = ws.WeightSharing(
+            m, optimizer,
+            [ws.Rule(BIG, alpha=1e-3, target_bits=5.0), ws.Rule(SMALL, method=baselines.Magnitude(0.5))],
+            certify_every=1,
+        )  # fmt: skip
+        train(m, optimizer, 12)
+        sharing.told = [{k: v for k, v in row.items() if k != "exchanged"} for row in sharing.report()]
+        m.told = sharing.told
+    assert_same(full(model), full(single))
+    first, second = model.told, single.told
+    assert first[0]["residual"] == second[0]["residual"] > 0
+    assert first == second
+    # In bf16 torch's SGD rounds the tail of a tensor otherwise than its bulk, and shards have other tails:
+    # so the reference is sharded, too.
+    half, reference = (sharded(model_of(torch.bfloat16)) for _ in range(2))
+    optimizer = optimizer_of(half)
+    ws.WeightSharing(half, optimizer, rules("tensor"))
+    train(half, optimizer, 2)
+    train(reference, optimizer_of(reference), 2, after=by_hand(reference, "tensor"))
+    assert_same(full(half), full(reference))
+
+
+def test_fsdp2_with_everything(two):
+    two.run(on_rank_extras)
+
+
+def on_rank_ddp(rank, ranks):
+    model = nn.parallel.DistributedDataParallel(model_of())
+    optimizer = optimizer_of(model)
+    sharing = ws.WeightSharing(model, optimizer, rules("tensor"))
+    train(model, optimizer, 4, seed=rank)
+    assert sharing.report()[BIG]["distinct"] < 41_280
+    for p in model.parameters():
+        copies = [torch.empty_like(p) for _ in range(ranks)]
+        dist.all_gather(copies, p.detach())
+        assert all(torch.equal(copy, p) for copy in copies)
+
+
+def test_ddp_ranks_stay_bitwise_equal(ranks):
+    ranks.run(on_rank_ddp)
+
+
+def on_rank_save(rank, ranks, folder):
+    model = sharded(model_of())
+    optimizer = optimizer_of(model)
+    sharing = ws.WeightSharing(model, optimizer, rules("tensor"))
+    train(model, optimizer, 3)
+    weights, state = get_state_dict(model, optimizer)
+    saved = {"model": weights, "optimizer": state, "sharing": sharing.state_dict()}
+    dcp.save(saved, checkpoint_id=folder)
+    kept = full(model)
+    train(model, optimizer, 3, seed=2)
+    return sent(kept), sent(full(model)), sharing.steps
+
+
+def on_rank_resume(rank, ranks, folder, kept, wanted, steps):
+    model = sharded(model_of())
+    optimizer = optimizer_of(model)
+    sharing = ws.WeightSharing(model, optimizer, rules("tensor"))
+    weights, state = get_state_dict(model, optimizer)
+    saved = {"model": weights, "optimizer": state, "sharing": sharing.state_dict()}
+    dcp.load(saved, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
+    sharing.load_state_dict(saved["sharing"])
+    assert_same(full(model), {k: torch.from_numpy(w) for k, w in kept.items()})
+    train(model, optimizer, 3, seed=2)
+    assert sharing.steps == steps
+    if ranks != 3:  # a third of a sum of three gradients is not always the gradient
+        assert_same(full(model), {k: torch.from_numpy(w) for k, w in wanted.items()})
+
+
+def test_checkpoint_resumes_on_another_number_of_ranks(two, ranks, tmp_path):
+    kept, wanted, steps = two.run(on_rank_save, str(tmp_path))[0]
+    ranks.run(on_rank_resume, str(tmp_path), kept, wanted, steps)
