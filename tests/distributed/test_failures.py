@@ -118,7 +118,7 @@ def on_rank_stopped(rank, ranks):
 
 def test_a_rank_that_fails_in_between(two):
     told = two.run(on_rank_stopped)
-    assert "did not finish the sum of bucket tables on rank 0 of 2" in told[0]
+    assert "did not finish the list of buckets in use on rank 0 of 2" in told[0]
     assert told[1] == "planted"
 
 

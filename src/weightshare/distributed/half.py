@@ -22,15 +22,18 @@ def solve(
 ) -> None:
     """Write the prox of the whole vector at this rank's weights.
 
-    First the ranks find out which upper bytes occur; only the counts of these are exchanged.
+    First the ranks find out which upper bytes occur, then which patterns with these; only the counts of
+    patterns that occur are exchanged.
     """
     info.route, info.buckets = "lut", half.PATTERNS
     clock = Clock(info)
     counts = half.count(bits, problem.threads).reshape(-1, BLOCK)
-    used = wire.total(counts.sum(axis=1), "the table of upper bytes") > 0
+    blocks = wire.any(counts.sum(axis=1) > 0, "the list of upper bytes")
+    rows = counts[blocks]
+    occurs = wire.any(rows > 0, "the list of bit patterns")
     small = problem.d < 1 << 31  # no count can exceed 32 bits then
-    mine = counts[used].astype(np.int32 if small else np.int64)
-    counts[used] = wire.total(mine, "the table of bit patterns")
+    rows[occurs] = wire.total(rows[occurs].astype(np.int32 if small else np.int64), "the counts of patterns")
+    counts[blocks] = rows
     clock.lap("histogram")
     result = half.look_up(counts.reshape(-1), bits, out, problem, form, info, clock)
     info.clusters = result.info.clusters

@@ -73,10 +73,16 @@ def _common_plan(bits: NDArray[np.uint32], problem: Problem, wire: Wire, sizes: 
 def _tables(
     bits: NDArray[np.uint32], plan: Plan, slices: Slices, wire: Wire
 ) -> tuple[machine.Buckets, machine.Buckets]:
-    """Counts and sums per bucket: of this rank's weights, and of all."""
+    """Counts and sums per bucket: of this rank's weights, and of all.
+
+    Of many thousand buckets few hold weights once these are tied; only the rows of those are exchanged.
+    """
     mine = machine.histogram(bits, plan, slices)
-    counts, totals = wire.total(np.stack([mine.counts, mine.totals]), "the sum of bucket tables")
-    return mine, machine.buckets_of(plan, counts, totals, mine.by_slice)
+    used = wire.any(mine.counts > 0, "the list of buckets in use")
+    table = np.zeros((2, mine.counts.size), np.int64)
+    held = np.stack([mine.counts[used], mine.totals[used]])
+    table[:, used] = wire.total(held, "the sum of bucket tables")
+    return mine, machine.buckets_of(plan, table[0], table[1], mine.by_slice)
 
 
 def _exchange(

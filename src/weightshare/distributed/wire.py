@@ -83,11 +83,20 @@ class Wire:
 
     def total(self, values: NDArray[Any], what: str) -> NDArray[Any]:
         """The sum over all ranks of an integer array; the same on all of them."""
+        return self._reduce(values, dist.ReduceOp.SUM, what)
+
+    def any(self, flags: NDArray[np.bool_], what: str) -> NDArray[np.bool_]:
+        """Which flags are set on some rank."""
+        # The largest byte: not every backend has an OR.
+        found: NDArray[np.bool_] = self._reduce(flags.view(np.uint8), dist.ReduceOp.MAX, what).view(np.bool_)
+        return found
+
+    def _reduce(self, values: NDArray[Any], operation: Any, what: str) -> NDArray[Any]:
         if self.ranks == 1:
             return values
         with self.explained(what):
             moved = torch.from_numpy(values.copy()).to(self._device)
-            dist.all_reduce(moved, group=self._group)
+            dist.all_reduce(moved, operation, group=self._group)
             result: NDArray[Any] = moved.cpu().numpy()
         self.count(result.nbytes)
         return result
