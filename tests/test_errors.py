@@ -40,6 +40,7 @@ def call(**changes):
         ),
         ({"alpha": "0.1x"}, TypeError, r"alpha must be a number, got '0.1x'"),
         ({"alpha": None}, TypeError, r"alpha must be a number, got None"),
+        ({"alpha": True}, TypeError, r"alpha must be a number, got True \(bool\)"),
         ({"beta": -0.5}, ValueError, r"beta must be finite and >= 0, got -0.5"),
         ({"beta": float("nan")}, ValueError, r"beta must be"),
         ({"rho": 1.5}, ValueError, r"rho must be in \[0, 1\], got 1.5"),
@@ -52,6 +53,7 @@ def call(**changes):
         ({"dim": 1}, ValueError, r"dim is out of range: got 1 for a tensor of shape \(3,\)"),
         ({"dim": -2}, ValueError, r"dim is out of range: got -2"),
         ({"dim": 0.5}, TypeError, r"dim must be an int or None, got 0.5"),
+        ({"dim": False}, TypeError, r"dim must be an int or None, got False"),
         (
             {"dim": 0, "w": torch.tensor(1.0)},
             ValueError,
@@ -81,8 +83,64 @@ def test_other_functions_check_the_same_way(function):
         function(torch.tensor([1.0, float("inf")]))
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused(layout):
+    nested = torch.nested.nested_tensor([W, W[:2]], layout=layout)
+    for function in (lambda w: ws.prox(w, 0.1), ws.penalty, ws.isotonic_regression):
+        with pytest.raises(TypeError, match=r"must be a dense tensor, got a nested one; use \w\.unbind\(\)"):
+            function(nested)
+
+
+def test_sharded_tensors_are_sent_to_where_they_are_served():
+    class Sharded(torch.Tensor):
+        device_mesh = None  # what tells a DTensor
+
+    w = W.as_subclass(Sharded)
+    for function in (lambda w: ws.prox(w, 0.1), lambda w: ws.prox_(w, 0.1), ws.penalty, ws.subgradient):
+        with pytest.raises(TypeError, match="use weightshare.distributed.dtensor_prox_"):
+            function(w)
+    for function in (ws.isotonic_regression, lambda w: ws.particles(w, 0.1)):
+        with pytest.raises(TypeError, match="a DTensor is in pieces"):
+            function(w)
+
+
+def test_isotonic_regression_wants_a_direction():
+    for increasing in (None, "no", 1):
+        with pytest.raises(TypeError, match="increasing must be True or False, got"):
+            ws.isotonic_regression(W, increasing=increasing)
+    assert torch.equal(ws.isotonic_regression(W, increasing=np.bool_(True)), W)
+
+
+def test_clusters_refuse():
+    _, clusters = ws.prox(W, 0.1, return_clusters=True)
+    with pytest.raises(TypeError, match="values must be a torch.Tensor, got list"):
+        clusters.means([1.0, 2.0, 4.0])
+    with pytest.raises(TypeError, match="values must have dtype .* got torch.int64"):
+        clusters.means(torch.tensor([1, 2, 4]))
+    with pytest.raises(TypeError, match="per_cluster must be a torch.Tensor, got list"):
+        clusters.expand([1.0, 2.0, 4.0])
+    with pytest.raises(TypeError, match="row must be an int, got 0.5"):
+        clusters.row(0.5)
+
+
+def test_trajectories_refuse():
+    motion = ws.particles(W, 1.0)
+    for weight in (3, -1):
+        with pytest.raises(IndexError, match=f"weight must be one of 0 to 2, got {weight}"):
+            motion.path(weight)
+    with pytest.raises(TypeError, match="weight must be an int, got 0.5"):
+        motion.path(0.5)
+    with pytest.raises(TypeError, match="time must be a number, got 'now'"):
+        motion.positions("now")
+
+
 def test_particles_refuse():
     with pytest.raises(ValueError, match="alpha must be finite and >= 0, got -1"):
         ws.particles(W, -1.0)
     with pytest.raises(ValueError, match="until must be"):
         ws.particles(W, 1.0, until=float("nan"))
+    with pytest.raises(ValueError, match="particles needs concrete numbers: call it outside of vmap"):
+        torch.func.vmap(lambda w: ws.particles(w, 1.0).positions(1.0))(torch.stack([W, W]))
+    with pytest.raises(ValueError, match="not on meta tensors"):
+        ws.particles(W.to("meta"), 1.0)

@@ -120,6 +120,8 @@ def test_bad_weights_are_named(bad):
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"weights must broadcast to y, got shape \(3,\)"):
         ws.isotonic_regression(torch.zeros(2), torch.ones(3))
+    with pytest.raises(ValueError, match=r"weights must be positive, got 0.0 at index \(1, 0\)"):
+        ws.isotonic_regression(torch.zeros(2, 2), torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     with pytest.raises(TypeError, match="weights must have dtype"):
         ws.isotonic_regression(torch.zeros(2), torch.ones(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="y must be finite, got nan at index"):

@@ -87,6 +87,12 @@ def test_a_path_leads_from_the_weight_to_its_prox():
             assert float(motion.positions(time)[i]) == pytest.approx(place, abs=1e-14)
 
 
+def test_trajectories_print_what_happened():
+    w = torch.tensor([0.0, 1.0, 4.0])
+    assert repr(ws.particles(w, 1.0)) == "Trajectories(3 weights, 1 collision up to t = 1)"
+    assert repr(ws.particles(w[:1], 1.0, until=0.5)) == "Trajectories(1 weight, 0 collisions up to t = 0.5)"
+
+
 def test_plot_draws_one_line_for_each_body(tmp_path):
     mpl.use("Agg")
     motion = ws.particles(torch.tensor([0.0, 0.1, 0.2, 1.0]), 0.3)

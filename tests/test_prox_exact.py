@@ -53,6 +53,21 @@ def test_whole_of_algorithm_2_agrees_with_rational_arithmetic(algorithm, couplin
             assert exact.close(p, expected, scale), (name, alpha, beta, rho, step)
 
 
+@pytest.mark.parametrize("algorithm", [name for name in TABLE if name != "auto"])
+def test_particles_that_just_touch_are_one_cluster(algorithm):
+    """Half-integers under alpha = 1/2: many destinations are equal, as thirds and fifths and sevenths.
+
+    With rewinding the result depends on it, so a touch must not be a matter of rounding.
+    """
+    generator = torch.Generator().manual_seed(4)
+    for d in (4, 6, 7, 8, 11):
+        for w in torch.randint(-5, 6, (40, d), generator=generator).to(torch.float64) / 2:
+            p, clusters = ws.prox(w, 0.5, rho=1.0, algorithm=algorithm, return_clusters=True)
+            expected, sizes = exact.prox(w.tolist(), 0.5, rho=1)
+            assert clusters.sizes.tolist() == sizes
+            assert exact.close(p, expected, 3.0)
+
+
 @pytest.mark.parametrize("algorithm", TABLE)
 def test_every_slice_of_a_batch_is_its_own_vector(algorithm):
     generator = torch.Generator().manual_seed(1)
@@ -95,7 +110,7 @@ def test_sums_stay_exact_in_a_long_vector():
     """Many weights far from zero, and a short cluster at the end that a lossy prefix sum would blur."""
     d, alpha = 300_000, 4e4
     c = alpha / (d - 1)
-    w = 1e6 + torch.arange(d, dtype=torch.float64) % 7
+    w = 1e6 + 1e-5 * torch.arange(d, dtype=torch.float64)  # all distinct: a sum of d terms
     tail = torch.tensor([1.5 * c, 2.25 * c, 9.0 * c], dtype=torch.float64)
     w[-3:] = 2e6 + tail  # the first two are within reach of each other (2c), the third is not
     for algorithm in ("auto", "sequential", "imminent", "search", "guarded", "bridge"):

@@ -154,6 +154,18 @@ def test_inputs_are_never_changed_and_strides_do_not_matter():
         assert clusters.ids.shape == view.shape
 
 
+def test_views_that_are_negated_on_reading():
+    """The imaginary part of a conjugate is such a view: its memory holds minus its entries."""
+    w = torch.randn(8, generator=torch.Generator().manual_seed(3))
+    for dtype in DTYPES:
+        view = torch._neg_view(w.to(dtype, copy=True))
+        assert view.is_neg()
+        for function in (lambda t: ws.prox(t, 0.5, 0.1), ws.isotonic_regression, ws.penalty, ws.subgradient):
+            assert torch.equal(function(view), function(-w.to(dtype)))
+        ws.prox_(view, 0.5, 0.1)
+        assert torch.equal(view, ws.prox(-w.to(dtype), 0.5, 0.1))
+
+
 def test_empty_batches_and_empty_vectors():
     for shape, dim in (((0,), None), ((0, 5), -1), ((5, 0), -1), ((5, 0), 0), ((2, 0, 3), None)):
         p, clusters = ws.prox(torch.zeros(shape), 1.0, 1.0, dim=dim, return_clusters=True)

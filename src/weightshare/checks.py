@@ -22,6 +22,8 @@ def float_tensor(name: str, value: Any) -> Tensor:
             f"{name} must be a torch.Tensor, got {type(value).__name__}; "
             f"wrap it with torch.as_tensor({name}, dtype=torch.float32)"
         )
+    if value.is_nested:
+        raise TypeError(f"{name} must be a dense tensor, got a nested one; use {name}.unbind(), one by one")
     if value.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor, got layout {value.layout}; call {name}.to_dense()")
     if value.dtype not in FLOATS:
@@ -37,13 +39,16 @@ def finite(name: str, value: Tensor) -> None:
     good = torch.isfinite(value)
     if bool(good.all()):
         return
-    bad = (~good).nonzero()
-    first = tuple(bad[0].tolist())
-    place = first[0] if len(first) == 1 else first
     raise ValueError(
-        f"{name} must be finite, got {value[first].item()} at index {place} "
-        f"({bad.shape[0]} of {value.numel()} entries are NaN or infinite); remove them first"
+        f"{name} must be finite, got {first_where(~good, value)} "
+        f"({int((~good).sum())} of {value.numel()} entries are NaN or infinite); remove them first"
     )
+
+
+def first_where(bad: Tensor, value: Tensor) -> str:
+    """The first entry of ``value`` that is marked in ``bad``, and where it is."""
+    first = tuple(bad.nonzero()[0].tolist())
+    return f"{value[first].item()} at index {first[0] if len(first) == 1 else first}"
 
 
 def coefficient(name: str, value: Any, *, upper: float = math.inf) -> float | Tensor:
@@ -60,7 +65,7 @@ def coefficient(name: str, value: Any, *, upper: float = math.inf) -> float | Te
     if torch.compiler.is_compiling() and isinstance(value, float):
         return value  # comparing it would compile anew for each number; the operator looks at it
     try:
-        if isinstance(value, (str, bytes)):  # float() would read them
+        if isinstance(value, (str, bytes, bool)):  # float() would read them
             raise TypeError
         number = float(value)  # also NumPy scalars and the like
     except (TypeError, ValueError, OverflowError):
@@ -109,13 +114,20 @@ def dimension(dim: Any, value: Tensor) -> int | None:
     """Normalise ``dim`` to a non-negative index (or ``None``: the whole tensor is one vector)."""
     if dim is None:
         return None
-    try:
-        index = operator.index(dim)
-    except TypeError:
-        raise TypeError(f"dim must be an int or None, got {dim!r}") from None
+    index = integer("dim", dim, "an int or None")
     if value.ndim == 0 or not -value.ndim <= index < value.ndim:
         raise ValueError(f"dim is out of range: got {dim} for a tensor of shape {tuple(value.shape)}")
     return index % value.ndim
+
+
+def integer(name: str, value: Any, wanted: str = "an int") -> int:
+    """Accept an integer (also of another library), but not True and False."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be {wanted}, got {value!r}") from None
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:

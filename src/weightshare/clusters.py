@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from weightshare import checks
 from weightshare.rows import Rows
 
 
@@ -131,6 +132,8 @@ class Clusters:
 
     def expand(self, per_cluster: Tensor) -> Tensor:
         """Give every weight its cluster's entry of ``per_cluster``; the inverse of :meth:`means`."""
+        if not isinstance(per_cluster, Tensor):
+            raise TypeError(f"per_cluster must be a torch.Tensor, got {type(per_cluster).__name__}")
         if tuple(per_cluster.shape) != (len(self),):
             raise ValueError(
                 f"per_cluster must have shape ({len(self)},), one entry for each cluster, "
@@ -140,7 +143,7 @@ class Clusters:
 
     def row(self, row: int) -> Clusters:
         """The clusters of one row of a batch (rows numbered in order of the flattened batch)."""
-        rows = self.offsets.numel() - 1
+        rows, row = self.offsets.numel() - 1, checks.integer("row", row)
         if not -rows <= row < rows:
             raise IndexError(f"row {row} is out of range for clusters of {rows} rows")
         row %= rows
@@ -157,6 +160,7 @@ class Clusters:
         return Rows(self._ids, self.shape, self.dim, self._ids.device)
 
     def _flat(self, values: Tensor, name: str) -> Tensor:
+        checks.float_tensor(name, values)
         if tuple(values.shape) != self.shape:
             raise ValueError(f"{name} must have shape {self.shape}, got {tuple(values.shape)}")
         return Rows.of(values, self.dim).values

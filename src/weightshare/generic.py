@@ -65,8 +65,10 @@ def _prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm:
     runs = _Runs.of(w)
     c = (alpha / max(d - 1, 1))[runs.row]
     # Lines 3 to 5: v falls by 2c from weight to weight; a run of equal weights has the mean of its v.
+    # Collisions do not depend on the unit of length. Times d - 1, nothing is divided before they are found,
+    # so that particles that just touch are seen to, wherever float64 can hold their destinations.
     mass = runs.count.to(torch.float64)
-    y = runs.value + c * (d - 2 * runs.start - runs.count)
+    y = max(d - 1, 1) * runs.value + alpha[runs.row] * (d - 2 * runs.start - runs.count)
     heads = lookup(algorithm)(Chain(y, mass, runs.offsets)).heads  # line 6
     cluster = heads.cumsum(0) - 1
     row, start, base = runs.row[heads], runs.start[heads], runs.value[heads]

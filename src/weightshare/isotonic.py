@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,6 +51,8 @@ def isotonic_regression(
     """
     y = checks.float_tensor("y", y)
     checks.choice("algorithm", algorithm, collisions.TABLE)
+    if not isinstance(increasing, (bool, np.bool_)):
+        raise TypeError(f"increasing must be True or False, got {increasing!r}")
     rows = Rows.of(y, -1 if y.ndim else None)
     weight_rows = _weight_rows(weights, y)
     if not checks.opaque(y):

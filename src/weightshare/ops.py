@@ -45,9 +45,8 @@ def positive(name: str, value: Tensor) -> None:
     """Raise unless every entry is finite and greater than zero."""
     checks.finite(name, value)
     if bool((value <= 0).any()):
-        first = tuple((value <= 0).nonzero()[0].tolist())
         raise ValueError(
-            f"{name} must be positive, got {value[first].item()} at index {first}; drop entries of weight 0"
+            f"{name} must be positive, got {checks.first_where(value <= 0, value)}; drop entries of weight 0"
         )
 
 

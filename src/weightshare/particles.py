@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from weightshare import checks
+from weightshare.rows import Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectories:
     """Straight lines between collisions: the whole motion of the particles from t = 0 to ``until``.
 
@@ -48,13 +49,17 @@ class Trajectories:
         mask[self.parent[self.parent >= 0]] = True
         return mask
 
+    def __repr__(self) -> str:
+        counts = {"weight": self.order.numel(), "collision": int(self._formed().sum())}
+        told = ", ".join(f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        return f"Trajectories({told} up to t = {self.until:g})"
+
     def positions(self, time: float) -> Tensor:
         """Where the particles are at ``time``, in the shape of the weights (float64).
 
-        At time t this is the prox of ``t * alpha R``.
+        At time t, which must be in the span that was simulated, this is the prox of ``t * alpha R``.
         """
-        if not 0.0 <= time <= self.until:
-            raise ValueError(f"time must be in [0, {self.until:g}], the span that was simulated, got {time}")
+        time = float(checks.coefficient("time", time, upper=self.until))
         alive = (self.birth <= time) & (time < self.death)
         place = self.origin + self.velocity * (time - self.birth)
         by_first = torch.argsort(self.first[alive])
@@ -71,6 +76,9 @@ class Trajectories:
                 [0.5000, 1.0000],
                 [1.0000, 1.5000]], dtype=torch.float64)
         """
+        weight = checks.integer("weight", weight)
+        if not 0 <= weight < self.order.numel():
+            raise IndexError(f"weight must be one of 0 to {self.order.numel() - 1}, got {weight}")
         place = int((self.order == weight).nonzero())
         start = ~self._formed() & (self.first <= place) & (place < self.stop)
         body = int(start.nonzero())
@@ -118,10 +126,12 @@ def particles(w: Tensor, alpha: float, *, until: float = 1.0) -> Trajectories:
     tensor([1., 1., 3.], dtype=torch.float64)
     """
     checks.float_tensor("w", w)
+    if w.is_meta or checks.transformed(w):
+        raise ValueError("particles needs concrete numbers: call it outside of vmap, and not on meta tensors")
     checks.finite("w", w)
     alpha = float(checks.coefficient("alpha", alpha))
     until = float(checks.coefficient("until", until))
-    x, order = w.detach().reshape(-1).to("cpu", torch.float64).sort()
+    x, order = Rows.of(w.detach(), None).values[0].to("cpu", torch.float64).sort()
     return _Simulation(x.tolist(), alpha, until).run(order, tuple(w.shape))
 
 

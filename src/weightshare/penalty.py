@@ -15,7 +15,9 @@ def penalty(w: Tensor, *, dim: int | None = None) -> Tensor:
     Differentiable: the gradient is the subgradient that gives tied weights the mean of their ranks
     (:func:`subgradient`). ``dim=None`` takes the whole tensor as one vector; with ``dim`` every slice
     along it is a vector of its own and the result has one value for each. Vectors of fewer than two
-    weights have R = 0. Under ``torch.compile`` and ``vmap`` the check for NaN and inf is left out.
+    weights have R = 0. The result has the dtype of ``w``: R grows with the number of weights, so that of a
+    long float16 vector can be inf; take ``w.float()`` there. Under ``torch.compile`` and ``vmap`` the check
+    for NaN and inf is left out.
 
     >>> import torch, weightshare as ws
     >>> ws.penalty(torch.tensor([1.0, 4.0, 2.0]))

@@ -34,6 +34,13 @@ class Rows:
         device = tensor.device
         if device.type == "mps":  # has no float64: the work is done on the CPU, the result sent back
             tensor = tensor.cpu()
+        if not torch.compiler.is_compiling():
+            if hasattr(tensor, "device_mesh"):
+                raise TypeError(
+                    "a DTensor is in pieces: use weightshare.distributed.dtensor_prox_ for its prox, "
+                    "or its full_tensor()"
+                )
+            tensor = tensor.resolve_neg()  # its memory holds what its entries are
         if dim is None:
             return cls(tensor.reshape(1, -1), shape, None, device)
         length = shape[dim]
