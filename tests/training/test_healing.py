@@ -49,11 +49,13 @@ def loop(model, opt, batches, steps=20):
     return losses
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("warm", [False, True])
+# A warm optimizer's state is merged; that of the last two does not belong to single weights.
+COLD_ONLY = ("lbfgs", "adafactor")
+CASES = [(name, warm) for name in OPTIMIZERS for warm in (False, True) if not (warm and name in COLD_ONLY)]
+
+
+@pytest.mark.parametrize(("name", "warm"), CASES)
 def test_ties_hold_bitwise_under_any_optimizer(name, warm, mlp, batches):
-    if warm and name in ("lbfgs", "adafactor"):
-        pytest.skip("their state does not belong to single weights")
     model = mlp()
     opt = OPTIMIZERS[name](model.parameters())
     if warm:

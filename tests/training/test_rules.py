@@ -88,8 +88,12 @@ def test_bad_rules_raise_and_attach_nothing(rules, message):
         ({"alpha": 1.0, "schedule": 3}, "schedule must be callable"),
         ({"target_bits": 3.0, "target_zeros": 0.5}, "one target"),
         ({"target_zeros": 1.5}, "target_zeros must be in"),
-        ({"target_distinct": 0}, "target_distinct must be in"),
+        ({"target_distinct": 0}, "target_distinct must be a whole number >= 1"),
         ({"target_bits": 3.0, "tolerance": 0.0}, "tolerance"),
+        ({"target_bits": 3.0, "tolerance": "wide"}, "tolerance must be a number, got 'wide'"),
+        ({"target_bits": "3"}, "target_bits must be a number, got '3'"),
+        ({"target_distinct": 2.5}, "target_distinct must be a whole number, got 2.5"),
+        ({"method": "l1"}, "method must be one of weightshare.baselines.*'l1'"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -17,7 +17,7 @@ from weightshare.kernels.cpu.hull import pool
 from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, SLOT_BITS, SLOTS
 from weightshare.kernels.cpu.layout import count_buckets, lay_out
 
-TARGET = 6144  # weights per bucket when they have to be sorted: words and scratch stay in the L2 cache
+TARGET = 24576  # weights per bucket to be sorted: few enough streams to write, words in the L2 cache
 MOST_BUCKETS = 1 << 17
 SEEN = 8  # a cluster of fewer sampled weights is noise
 

@@ -15,6 +15,7 @@ from weightshare.kernels.cpu import buckets, merge, stream
 from weightshare.kernels.threads import run
 
 MOSTLY = 0.7  # share of the weights in one stretch from which it pays to test for it first
+LINES = 0.25  # share of the weights to scatter from which it pays to do so a cache line at a time
 ZERO = 0x80000000  # key of 0.0
 LOT = 1 << 16  # weights per task: their words, runs and results stay in the L2 cache
 
@@ -82,11 +83,16 @@ def scatter(
     keys: NDArray[np.uint32],
 ) -> None:
     """Keys of the weights of unresolved buckets, bucket by bucket, in order of arrival."""
-    start = np.empty_like(cursors)
+    start = np.empty(cursors.shape, np.int64)  # in C order: two threads must not write to one cache line
     start[:, plan.order] = cursors
+    most = keys.size > LINES * bits.size
 
     def part(number: int, lo: int, hi: int) -> None:
-        stream.scatter(bits[lo:hi], stretch.skip, stretch.span, plan.table, start[number], keys)
+        if most:
+            lines = np.empty((plan.keys.size, stream.LINE), np.uint32)
+            stream.scatter_by_lines(bits[lo:hi], plan.table, start[number], keys, lines)
+        else:
+            stream.scatter(bits[lo:hi], stretch.skip, stretch.span, plan.table, start[number], keys)
 
     run([partial(part, number, lo, hi) for number, (lo, hi) in enumerate(slices)], len(slices))
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weightshare.metrics import value_counts
+from weightshare.training import inputs, names
 from weightshare.training.baselines import prune_vectors_
 from weightshare.training.names import Named
 from weightshare.training.rules import Rule, resolve, shared_by_default
@@ -31,7 +32,7 @@ def prune_(model: nn.Module, zeros: float, select: Any = None, *, per: Per = "te
     >>> model.weight.data
     tensor([[ 0., -3.,  0.,  1.]])
     """
-    if not 0.0 <= zeros <= 1.0:
+    if not 0.0 <= inputs.number("zeros", zeros) <= 1.0:
         raise ValueError(f"zeros must be in [0, 1], got {zeros}")
     for group in _selected(model, select, per):
         change_(group, per, lambda vector, dim: prune_vectors_(vector, zeros, dim))
@@ -52,8 +53,7 @@ def kmeans_(model: nn.Module, clusters: int, select: Any = None, *, per: Per = "
     >>> model.weight.data
     tensor([[0.5000, 5.5000, 0.5000, 5.5000, 5.5000]])
     """
-    if isinstance(clusters, bool) or not isinstance(clusters, int) or clusters < 1:
-        raise ValueError(f"clusters must be a whole number >= 1, got {clusters!r}")
+    inputs.whole("clusters", clusters, least=1)
 
     def change(vector: Tensor, dim: int | None) -> None:
         for row in [vector] if dim is None else vector.unbind(1 - dim):
@@ -64,6 +64,7 @@ def kmeans_(model: nn.Module, clusters: int, select: Any = None, *, per: Per = "
 
 
 def _selected(model: nn.Module, select: Any, per: Per) -> list[list[Tensor]]:
+    names.check_module(model)
     parameters = list(model.parameters())
     rule = Rule(shared_by_default(model, parameters) if select is None else select, alpha=0.0, per=per)
     chosen: list[Named] = resolve([rule], model, parameters)[0]

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from weightshare.training import certificate
+from weightshare import checks
+from weightshare.training import certificate, inputs, names
 from weightshare.training.names import Model
+from weightshare.training.optimizers import StepSize, bare, check_step, grad_scale, skipped, step_size
 from weightshare.training.report import Table, total
 from weightshare.training.rules import Rule, resolve, shared_by_default
 from weightshare.training.unit import Unit
 
-StepSize = float | Callable[[dict[str, Any]], float]
+Log = Callable[[dict[str, float], int], Any]
 
 
 class WeightSharing:
@@ -37,11 +39,15 @@ class WeightSharing:
             number, or a function of the param group.
         certify_every: measure the distance from stationarity at every so many steps (see
             :meth:`certificate`) and show it in the report; 0: never.
+        log: a function of the report's numbers by name and the number of steps, ``wandb.log`` for example,
+            to be called after every ``log_every`` steps. (Where parameters are DTensors a report is an
+            exchange between ranks: give ``log`` on all of them.)
+        log_every: see ``log``.
         **settings: arguments of the one :class:`Rule` that is used when no rules are given.
 
     A step that ``GradScaler`` skips moves nothing. Parameters that are frozen or have no gradient when the
     optimizer steps are left alone. A deep copy or a pickle of a ``WeightSharing`` holds copies of its model
-    and optimizer and is attached to these; a copy of the optimizer by itself is not shared.
+    and optimizer and is attached to these; it does not log. A copy of the optimizer by itself is not shared.
 
     >>> import torch
     >>> from weightshare.training import WeightSharing
@@ -65,20 +71,24 @@ class WeightSharing:
         *,
         step: StepSize | None = None,
         certify_every: int = 0,
+        log: Log | None = None,
+        log_every: int = 100,
         **settings: Any,
     ) -> None:
-        self.optimizer = _bare(optimizer)
+        self.optimizer = bare(optimizer)
+        names.check_model(model)
         self.model: Model = model if isinstance(model, nn.Module) else list(model)
         held = [p for group in self.optimizer.param_groups for p in group["params"]]
         if rules is None:
-            rules = [Rule(shared_by_default(self.model, held), **settings)]
+            rules = [_rule_from(shared_by_default(self.model, held), settings)]
         elif settings:
             raise ValueError(f"give rules or their arguments, not both; got rules and {', '.join(settings)}")
-        self.rules = [rules] if isinstance(rules, Rule) else _check_rules(rules)
+        self.rules = _check_rules(rules)
         chosen = resolve(self.rules, self.model, held)
         self.units = [unit for rule, named in zip(self.rules, chosen) for unit in Unit.of(rule, named)]
-        self.step_size = step
-        self.certify_every = certify_every
+        self.step_size = check_step(step)
+        self.certify_every = inputs.whole("certify_every", certify_every, least=0)
+        self.log, self.log_every = _check_log(log), inputs.whole("log_every", log_every, least=1)
         self.steps = 0
         self._paused = 0
         self._handles: list[Any] = []
@@ -119,15 +129,15 @@ class WeightSharing:
     @torch.no_grad()
     def _prepare(self) -> None:
         """With the gradients of this step at hand, and the weights still where they belong to."""
-        if self.certify_every and self.steps % self.certify_every == 0 and not _skipped(self.optimizer):
+        if self.certify_every and self.steps % self.certify_every == 0 and not skipped(self.optimizer):
             for row in self._measure_residuals():
                 self._unit(row["tensor"]).residual = row["residual"]
         for unit in self.units:
-            unit.before_(self.steps, _grad_scale(self.optimizer))
+            unit.before_(self.steps, grad_scale(self.optimizer))
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._paused or _skipped(optimizer):
+        if self._paused or skipped(optimizer):
             return
         groups = self._groups()
         sizes = [self._size(unit, groups) for unit in self.units]
@@ -135,6 +145,8 @@ class WeightSharing:
             unit.after_(self.steps, size)
         self.steps += 1
         self._used = [(weakref.ref(g), g._version) for g in self._grads()]
+        if self.log is not None and self.steps % self.log_every == 0:
+            self.log(self.report().scalars("sharing/"), self.steps)
 
     def _grads(self) -> list[Tensor]:
         return [t.grad for unit in self.units for t in unit.stepped() if t.grad is not None]
@@ -154,7 +166,7 @@ class WeightSharing:
                     f"(as after load_state_dict(assign=True), or pruning); build the optimizer and "
                     f"WeightSharing after that"
                 )
-            sizes.setdefault(_step_size(self.step_size, groups[id(p.tensor)], p.name), p.name)
+            sizes.setdefault(step_size(self.step_size, groups[id(p.tensor)], p.name), p.name)
         if len(sizes) > 1:
             shown = ", ".join(f"{name}: {size:g}" for size, name in sizes.items())
             raise ValueError(
@@ -214,7 +226,7 @@ class WeightSharing:
             self.units,
             [self._size(u, groups) for u in self.units],
             groups,
-            _grad_scale(self.optimizer),
+            grad_scale(self.optimizer),
             self.steps,
         )
 
@@ -228,6 +240,7 @@ class WeightSharing:
         mine = {u.name: u.control for u in self.units if u.control is not None}
         if not isinstance(state, dict) or set(state) != {"steps", "controllers"}:
             raise ValueError(f"state must come from WeightSharing.state_dict(), got {state!r:.200}")
+        steps = inputs.whole("steps", state["steps"], least=0)
         if set(state["controllers"]) != set(mine):
             raise ValueError(
                 f"the state has controllers for {sorted(state['controllers'])}, but the rules have them for "
@@ -235,10 +248,10 @@ class WeightSharing:
             )
         for name, control in mine.items():
             control.load_state_dict(state["controllers"][name])
-        self.steps = int(state["steps"])
+        self.steps = steps
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": self.attached, "_used": []}
+        return {**self.__dict__, "_handles": self.attached, "_used": [], "log": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -272,48 +285,29 @@ class WeightSharing:
 
 def attached_to(optimizer: Optimizer) -> list[WeightSharing]:
     """Every WeightSharing that follows this optimizer's steps."""
-    hooks = _bare(optimizer)._optimizer_step_post_hooks.values()
+    hooks = bare(optimizer)._optimizer_step_post_hooks.values()
     return [hook.sharing for hook in hooks if hasattr(hook, "sharing")]
 
 
-def _bare(optimizer: Any) -> Optimizer:
-    """The optimizer whose hooks fire, where Accelerate or Lightning have wrapped it."""
-    inner = getattr(optimizer, "optimizer", None)
-    if isinstance(inner, Optimizer):
-        return _bare(inner)
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
-    return optimizer
-
-
-def _check_rules(rules: Sequence[Rule]) -> list[Rule]:
-    rules = list(rules)
-    wrong = [rule for rule in rules if not isinstance(rule, Rule)]
-    if wrong or not rules:
-        raise TypeError(f"rules must be one or more Rule objects, got {wrong[0] if wrong else rules!r}")
-    return rules
-
-
-def _step_size(given: StepSize | None, group: dict[str, Any], name: str) -> float:
-    size = group.get("lr") if given is None else given(group) if callable(given) else given
-    if size is None:
-        raise ValueError(
-            f"the param group of {name!r} has no learning rate ('lr'); give WeightSharing(..., step=...), "
-            f"a number or a function of the param group"
+def _check_rules(rules: Any) -> list[Rule]:
+    given = list(rules) if isinstance(rules, (list, tuple)) else [rules]
+    wrong = [rule for rule in given if not isinstance(rule, Rule)]
+    if wrong or not given:
+        raise TypeError(
+            f"rules must be one or more Rule objects, got {wrong[0] if wrong else rules!r}; "
+            f'write, for example, Rule("fc1.weight", alpha=1e-3)'
         )
-    return float(size.detach() if isinstance(size, Tensor) else size)
+    return given
 
 
-def _skipped(optimizer: Optimizer) -> bool:
-    """Whether GradScaler has told a fused optimizer, which it calls anyway, to do nothing.
-
-    (Optimizers that are not fused are not called at all then, and no hook fires.)
-    """
-    found = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found)
+def _rule_from(select: list[str], settings: dict[str, Any]) -> Rule:
+    known = [name for name in Rule.__dataclass_fields__ if name != "select"]
+    for name in settings:
+        checks.choice("argument", name, known)
+    return Rule(select, **settings)
 
 
-def _grad_scale(optimizer: Optimizer) -> float:
-    """What a fused optimizer will divide its gradients by."""
-    scale = getattr(optimizer, "grad_scale", None)
-    return 1.0 if scale is None else float(scale)
+def _check_log(log: Any) -> Log | None:
+    if log is not None and not callable(log):
+        raise TypeError(f"log must be callable with the numbers by name and the step, got {log!r}")
+    return log  # type: ignore[no-any-return]

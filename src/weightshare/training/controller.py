@@ -29,6 +29,7 @@ from torch import Tensor
 
 from weightshare.distributed import whole
 from weightshare.metrics import summary
+from weightshare.training import inputs
 
 GAIN = 0.25
 """Largest move of log(coefficient) at one measurement."""
@@ -53,6 +54,8 @@ class Goal:
     tolerance: float
 
     def __post_init__(self) -> None:
+        inputs.number(f"target_{self.quantity}", self.target)
+        inputs.number("tolerance", self.tolerance)
         least, most = {"bits": (0.0, 64.0), "distinct": (1.0, 2.0**63), "zeros": (0.0, 1.0)}[self.quantity]
         inside = least <= self.target < most and (self.quantity == "distinct" or self.target > least)
         if not inside:

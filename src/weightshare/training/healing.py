@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from weightshare import checks
 from weightshare.prox import prox
+from weightshare.training import names
 from weightshare.training.attach import attached_to
 from weightshare.training.names import Named, listed
 from weightshare.training.rules import Rule, resolve, shared_by_default
@@ -172,6 +173,7 @@ def freeze_clusters(
     checks.choice("gradient", gradient, GRADIENTS)
     if per == "group":
         raise ValueError('per must not be "group" here: ties are held within each tensor; give per="tensor"')
+    names.check_module(model)
     if model in _FROZEN:
         raise ValueError("the clusters of this model are frozen already; call unfreeze(model) first")
     parameters = list(model.parameters())
@@ -187,6 +189,7 @@ def freeze_clusters(
 
 def unfreeze(model: nn.Module) -> None:
     """Let the weights of the model go their own ways again. The values stay as they are."""
+    names.check_module(model)
     if model not in _FROZEN:
         raise ValueError("the clusters of this model are not frozen; freeze_clusters(model) does that")
     _FROZEN.pop(model)._detach()

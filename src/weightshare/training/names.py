@@ -7,6 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -43,6 +44,20 @@ class Named:
         return any(isinstance(owner, kind) and "weight" in leaf for _, owner, leaf in self.places)
 
 
+def check_model(model: Any) -> None:
+    """Raise for what has no named parameters."""
+    if not isinstance(model, (nn.Module, Iterable)):
+        raise TypeError(
+            f"model must be a torch.nn.Module or pairs of a name and a tensor, got {type(model).__name__}"
+        )
+
+
+def check_module(model: Any) -> None:
+    """Raise for what is no module."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+
+
 def named_parameters(model: Model) -> list[Named]:
     """Every parameter once, shared ones too, under the names of the bare model.
 
@@ -53,6 +68,7 @@ def named_parameters(model: Model) -> list[Named]:
     >>> [p.name for p in named_parameters(torch.nn.Sequential(lin, torch.nn.ReLU(), lin))]
     ['0.weight']
     """
+    check_model(model)
     found: dict[int, tuple[Tensor, list[Place]]] = {}
     for tensor, place in _walk(model):
         if isinstance(tensor, UninitializedParameter):
@@ -67,10 +83,6 @@ def _walk(model: Model) -> Iterator[tuple[Tensor, Place]]:
     if isinstance(model, nn.Module):
         yield from _walk_module(model, "")
         return
-    if not isinstance(model, Iterable):
-        raise TypeError(
-            f"model must be a torch.nn.Module or pairs of a name and a tensor, got {type(model).__name__}"
-        )
     for name, tensor in model:
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):
             raise TypeError(f"model must give pairs of a name and a tensor, got {name!r}, {tensor!r}")
@@ -126,7 +138,7 @@ def nothing_matched(selector: Selector, parameters: Iterable[Named]) -> str:
     owners = [owner for p in parameters for _, owner, _ in p.places]
     if isinstance(selector, str):
         near = difflib.get_close_matches(selector.removeprefix("re:"), names, n=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
         return f"{selector!r} matches no parameter{hint} The names are: {listed(names)}"
     kinds = sorted({type(owner).__name__ for owner in owners if owner is not None})
     return (

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from weightshare import checks
 from weightshare.distributed import whole
+from weightshare.training import inputs
 from weightshare.training.vectors import check_per, check_shape, prox_each_
 
 RESTARTS = ("gradient", "none")
@@ -81,9 +82,8 @@ class ProximalGradient(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Check a group's coefficients, and add it."""
         settings = {**self.defaults, **param_group}
-        if not float(settings["lr"]) > 0.0:
+        if not inputs.number("lr", settings["lr"]) > 0.0:
             raise ValueError(f"lr must be > 0, got {settings['lr']}; at most 1/L is safe")
-        checks.coefficient("lr", settings["lr"])
         checks.coefficient("alpha", settings["alpha"])
         checks.coefficient("beta", settings["beta"])
         checks.coefficient("rho", settings["rho"], upper=1.0)
@@ -101,17 +101,29 @@ class ProximalGradient(Optimizer):
         if closure is None and self.accelerated:
             raise ValueError("an accelerated step needs a closure; give one, or set accelerated=False")
         before = {p: p.detach().clone() for p in self._all()}
-        if self.accelerated:
-            self._extrapolate_()
         loss = None
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            loss = self._evaluate(closure, before)
         points = {p: p.detach().clone() for p in self._all() if p.grad is not None}
         for group in self.param_groups:
             self._step_group_(group)
         self._measure(points)
         self._update_momentum(before, points)
+        return loss
+
+    def _evaluate(self, closure: Callable[[], Any], before: dict[Tensor, Tensor]) -> Any:
+        """The closure at the point where the gradient is wanted; only what has a gradient stays there."""
+        if self.accelerated:
+            self._extrapolate_()
+        done = False
+        try:
+            with torch.enable_grad():
+                loss = closure()
+            done = True
+        finally:
+            for p, iterate in before.items():
+                if not done or p.grad is None:
+                    p.copy_(iterate)
         return loss
 
     def _all(self) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from weightshare import checks
-from weightshare.training import names
+from weightshare.training import inputs, names
 from weightshare.training.controller import Goal
 from weightshare.training.methods import Method, Prox
 from weightshare.training.names import Named, Selector
@@ -72,6 +72,10 @@ class Rule:
         if self.schedule is not None and not callable(self.schedule):
             raise TypeError(f"schedule must be callable with the step number, got {self.schedule!r}")
         given = {k: getattr(self, k) for k in ("alpha", "beta", "rho") if getattr(self, k) is not None}
+        if self.method is not None and not isinstance(self.method, Method):
+            raise TypeError(
+                f"method must be one of weightshare.baselines, or an object like these, got {self.method!r}"
+            )
         if self.method is not None and (given or self.coupling != "scaled"):
             raise ValueError(
                 f"method={self.method!r} has its own coefficients; give them there, not to the rule: {given}"
@@ -98,7 +102,9 @@ class Rule:
         targets = {q: target for q, target in targets.items() if target is not None}
         if len(targets) > 1:
             raise ValueError(f"a rule can have one target, got {', '.join(f'target_{q}' for q in targets)}")
-        return next((Goal(q, float(target), self.tolerance) for q, target in targets.items()), None)
+        if "distinct" in targets:
+            inputs.whole("target_distinct", targets["distinct"], least=1)
+        return next((Goal(q, target, self.tolerance) for q, target in targets.items()), None)
 
     @cached_property
     def what(self) -> Method:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from weightshare.training import inputs
+
 Schedule = Callable[[int], float]
 Coefficient = float | Schedule
 
@@ -25,7 +27,7 @@ class constant:
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        _number("value", self.value)
+        inputs.number("value", self.value)
 
     def __call__(self, step: int) -> float:
         return self.value
@@ -44,9 +46,9 @@ class linear:
     steps: int
 
     def __post_init__(self) -> None:
-        _number("start", self.start)
-        _number("end", self.end)
-        _positive("steps", self.steps)
+        inputs.number("start", self.start)
+        inputs.number("end", self.end)
+        inputs.whole("steps", self.steps, least=1)
 
     def __call__(self, step: int) -> float:
         share = min(step / self.steps, 1.0)
@@ -66,9 +68,9 @@ class cosine:
     steps: int
 
     def __post_init__(self) -> None:
-        _number("start", self.start)
-        _number("end", self.end)
-        _positive("steps", self.steps)
+        inputs.number("start", self.start)
+        inputs.number("end", self.end)
+        inputs.whole("steps", self.steps, least=1)
 
     def __call__(self, step: int) -> float:
         share = (1.0 - math.cos(math.pi * min(step / self.steps, 1.0))) / 2.0
@@ -87,8 +89,8 @@ class warmup:
     value: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive("steps", self.steps)
-        _number("value", self.value)
+        inputs.whole("steps", self.steps, least=1)
+        inputs.number("value", self.value)
 
     def __call__(self, step: int) -> float:
         return self.value * min((step + 1) / self.steps, 1.0)
@@ -107,11 +109,12 @@ class step:
     milestones: Mapping[int, float] = field(hash=False)
 
     def __post_init__(self) -> None:
-        _number("value", self.value)
+        inputs.number("value", self.value)
+        if not isinstance(self.milestones, Mapping):
+            raise TypeError(f"milestones must map step numbers to values, got {self.milestones!r}")
         for at, value in self.milestones.items():
-            if isinstance(at, bool) or not isinstance(at, int) or at < 0:
-                raise ValueError(f"milestones must map step numbers >= 0 to values, got the key {at!r}")
-            _number(f"milestones[{at}]", value)
+            inputs.whole("a key of milestones", at, least=0)
+            inputs.number(f"milestones[{at}]", value)
 
     def __call__(self, step: int) -> float:
         reached = [at for at in self.milestones if at <= step]
@@ -120,18 +123,12 @@ class step:
 
 def value_at(name: str, coefficient: Coefficient, step: int, *, upper: float = math.inf) -> float:
     """The coefficient's value at this step, checked to lie in [0, upper]."""
-    value = float(coefficient(step)) if callable(coefficient) else float(coefficient)
+    value = coefficient(step) if callable(coefficient) else coefficient
+    try:
+        value = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"the schedule of {name} must give numbers, got {value!r} at step {step}") from None
     if not 0.0 <= value <= upper or math.isinf(value):
         allowed = "finite and >= 0" if math.isinf(upper) else f"in [0, {upper:g}]"
         raise ValueError(f"the schedule of {name} must give values {allowed}, got {value} at step {step}")
     return value
-
-
-def _number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-
-
-def _positive(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number of steps >= 1, got {value!r}")

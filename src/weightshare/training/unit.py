@@ -28,6 +28,7 @@ class Unit:
     values: Values = field(default_factory=dict)
     residual: float | None = None
     exchanged: int = 0
+    planned: tuple[int, Values] | None = None
 
     @classmethod
     def of(cls, rule: Rule, chosen: Sequence[Named]) -> list[Unit]:
@@ -60,17 +61,21 @@ class Unit:
         return found
 
     def before_(self, step: int, grad_scale: float) -> None:
-        """Let the method add to the gradients."""
+        """Let the method add to the gradients; a schedule that fails does so before anything moves."""
         tensors = self.stepped()
         if tensors:
-            self.rule.what.before_(tensors, self.rule.per, self.values_at(step), grad_scale=grad_scale)
+            values = self.values_at(step)
+            self.planned = (step, values)
+            self.rule.what.before_(tensors, self.rule.per, values, grad_scale=grad_scale)
 
     def after_(self, step: int, size: float) -> None:
         """Let the method move the weights; then, when it is time, measure and adapt."""
         tensors = self.stepped()
         if not tensors:
             return
-        values = self.values = self.values_at(step)
+        known = self.planned is not None and self.planned[0] == step
+        values = self.values = self.planned[1] if self.planned and known else self.values_at(step)
+        self.planned = None
         try:
             with metered() as meter:
                 self.rule.what.after_([t.detach() for t in tensors], self.rule.per, values, step=size)

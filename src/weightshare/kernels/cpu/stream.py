@@ -10,6 +10,7 @@ from weightshare.kernels.cpu.keys import LOW_MASK, key, locate
 CHUNK = 1 << 21  # 2^21 counts of at most 2^20 each: the packed sum stays below 2^41, the count below 2^22
 COUNT_SHIFT = 42
 AHEAD = 20  # a little more than a cache line of float32
+LINE = 16  # keys in a cache line
 
 
 @kernel
@@ -55,6 +56,36 @@ def scatter(bits, skip, span, table, cursor, keys):
             if place >= 0:
                 keys[np.uint64(place)] = key(pattern)
                 cursor[b] = place + 1
+
+
+@kernel
+def scatter_by_lines(bits, table, cursor, keys, lines):
+    """``scatter`` for when most buckets are unresolved: keys gather in ``lines``, a cache line per bucket.
+
+    A line goes to ``keys`` when it is full. So of the thousands of pages that the buckets lie on, one is
+    touched for every 16 weights, not for every weight; the lines themselves stay in the L2 cache.
+    """
+    start = cursor.copy()
+    last = np.uint64(LINE - 1)
+    for i in range(bits.size):
+        pattern = bits[i]
+        b = locate(pattern, table)
+        place = cursor[b]
+        if place >= 0:
+            at = np.uint64(place) & last
+            lines[b, at] = key(pattern)
+            cursor[b] = place + 1
+            if at == last:
+                first = place - (LINE - 1)
+                if first >= start[b]:
+                    for j in range(LINE):
+                        keys[np.uint64(first + j)] = lines[b, j]
+                else:  # the places before belong to another bucket or thread
+                    for p in range(start[b], place + 1):
+                        keys[p] = lines[b, p & (LINE - 1)]
+    for b in range(cursor.size):
+        for p in range(max(start[b], cursor[b] & ~(LINE - 1)), cursor[b]):
+            keys[p] = lines[b, p & (LINE - 1)]
 
 
 @kernel
