@@ -1,4 +1,4 @@
-"""All commands, from one module each. Modules import what they need when a command runs, so that help is quick."""
+"""All commands, from one module each. These import what they need when they run, so that help is quick."""
 
 from __future__ import annotations
 
