@@ -22,7 +22,7 @@ from weightshare.certified import ClusterTable, prox_array
 
 
 def train(width: int, steps: int, lr: float, alpha: float) -> None:
-    """Proximal gradient descent; alpha multiplies R of the large layer in the loss, lr alpha in the prox."""
+    """The paper's loop (its appendix): collisions take alpha as it is, the displacement is multiplied by lr."""
     torch.manual_seed(0)
     digits = load_digits()
     inputs, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
@@ -34,6 +34,7 @@ def train(width: int, steps: int, lr: float, alpha: float) -> None:
     ]  # fmt: skip
     model, tied = nn.Sequential(*layers), layers[3].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     threads, previous, before = torch.get_num_threads(), None, None
     given = np.empty(tied.numel(), np.float32)
     for step in range(steps):
@@ -44,9 +45,12 @@ def train(width: int, steps: int, lr: float, alpha: float) -> None:
         optimizer.step()
         weights = tied.detach().numpy().reshape(-1)
         given[:] = weights
-        result = prox_array(given, weights, alpha=lr * alpha, threads=threads, clusters=True)
-        previous, before = before, result.clusters
-        if step % 25 == 0 or step == steps - 1:
+        rate = schedule.get_last_lr()[0]
+        schedule.step()
+        shown = step % 25 == 0 or step >= steps - 2  # a table of clusters takes longer than the prox
+        result = prox_array(given, weights, alpha=alpha, scale=rate, threads=threads, clusters=shown)
+        if shown:
+            previous, before = before, result.clusters
             share = _tied(before, given.size)
             print(f"step {step} loss {loss.item():.3f} clusters {before.count} tied {share:.4f}", flush=True)
     assert previous is not None
@@ -55,7 +59,7 @@ def train(width: int, steps: int, lr: float, alpha: float) -> None:
         accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
     counts = np.diff(np.append(previous.starts, given.size))
     STATE.parent.mkdir(exist_ok=True)
-    np.savez(STATE, weights=given, alpha=lr * alpha, centres=previous.values, counts=counts)
+    np.savez(STATE, weights=given, alpha=alpha, centres=previous.values, counts=counts)
     config = {"width": width, "steps": steps, "lr": lr, "alpha": alpha, "batch": 128, "seed": 0}
     outcome = {
         "weights": given.size, "training accuracy": accuracy, "tied": _tied(before, given.size),
@@ -75,7 +79,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=7071)
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--lr", type=float, default=0.2)
+    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--alpha", type=float, default=2e-3)
     arguments = parser.parse_args()
     train(arguments.width, arguments.steps, arguments.lr, arguments.alpha)
