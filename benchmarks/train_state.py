@@ -22,7 +22,7 @@ from weightshare.certified import ClusterTable, prox_array
 
 
 def train(width: int, steps: int, lr: float, alpha: float) -> None:
-    """The paper's loop (its appendix): collisions take alpha as it is, the displacement is multiplied by lr."""
+    """The loop of the paper's appendix: collisions take alpha as it is, the displacement is lr times v."""
     torch.manual_seed(0)
     digits = load_digits()
     inputs, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)
