@@ -1,0 +1,115 @@
+"""Files that are either whole or not there, and what a run remembers about where it was made."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to, which takes the place of ``path`` when all is written; on an error nothing changes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp made it private
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write atomically."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write atomically, for people to read too; NaN and infinity are refused, since JSON has none."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read, with an error that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not JSON ({error}); was it edited by hand?") from None
+
+
+def now() -> str:
+    """The time, to the second, with its zone."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def circumstances() -> dict[str, Any]:
+    """When, with which versions and on what: the part of a result that is not in its config."""
+    import numpy
+    import torch
+
+    import weightshare
+
+    return {
+        "date": now(),
+        "commit": _commit(),
+        "versions": {
+            "weightshare": weightshare.__version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+        "processor": _processor(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that the package is in; None where it is installed from elsewhere."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *arguments], cwd=here, capture_output=True, text=True, check=False, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):  # no git here: then there is no commit to tell
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if not git("ls-files", "--", Path(__file__).name):
+        return None
+    commit = git("rev-parse", "HEAD")
+    return f"{commit}+changes" if git("status", "--porcelain", "--", str(here.parent)) else commit
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def save_tensors(path: Path, value: Any, save: Callable[[Any, IO[bytes]], None] | None = None) -> None:
+    """``torch.save``, atomically; what is saved can be loaded with ``weights_only=True``."""
+    import torch
+
+    with replacing(path) as file:
+        (save or torch.save)(value, file)
