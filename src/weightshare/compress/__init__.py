@@ -1,0 +1,1 @@
+"""Files and models that shrink: distinct values once, and indices into them."""

@@ -1,0 +1,161 @@
+"""A tensor as its distinct bit patterns and an index per weight; nothing is rounded, nothing is equated.
+
+Patterns are compared as unsigned integers, so that -0.0 is not 0.0 and every NaN is itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weightshare.compress import kernels
+from weightshare.compress.packing import Bits, bits_for, index_type, slices
+from weightshare.kernels.threads import run
+
+_UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_PIECE = 1 << 21  # weights that are sorted at a time: extra memory stays small, and in cache
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct patterns, ascending as unsigned integers, and how often each occurs."""
+
+    values: Bits
+    counts: NDArray[np.int64]
+
+    @property
+    def bits(self) -> int:
+        """Bits of an index into the values: ceil(log2 k)."""
+        return bits_for(self.values.size)
+
+    @property
+    def entropy(self) -> float:
+        """Bits per weight of the best code for the indices as they are distributed: -sum p log2 p."""
+        if not self.counts.size:
+            return 0.0
+        share = self.counts / self.counts.sum()
+        return float(-(share * np.log2(share)).sum()) + 0.0
+
+
+def patterns(tensor: Tensor) -> Bits:
+    """The bit patterns of a tensor of any dtype and layout, in its logical order, flat; a view if it can be.
+
+    >>> patterns(torch.tensor([0.0, -0.0]))
+    array([         0, 2147483648], dtype=uint32)
+    """
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    if plain.element_size() not in _UNSIGNED:
+        raise TypeError(f"tensors of dtype {tensor.dtype} have no codebook: {plain.element_size()} bytes each")
+    return plain.view(torch.uint8).numpy().view(_UNSIGNED[plain.element_size()])
+
+
+def tensor_of(bits: Bits, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor of that dtype and shape whose patterns are ``bits``; it shares their memory.
+
+    >>> tensor_of(np.array([0x3F800000], np.uint32), torch.float32, ())
+    tensor(1.)
+    """
+    return torch.from_numpy(bits.view(np.uint8)).view(dtype).reshape(shape)
+
+
+def distinct(bits: Bits, most: int | None = None, threads: int | None = None) -> Distinct | None:
+    """The distinct patterns and their counts; ``None`` as soon as there are more than ``most`` of them.
+
+    >>> distinct(np.array([7, 7, 3], np.uint32))
+    Distinct(values=array([3, 7], dtype=uint32), counts=array([1, 2]))
+    """
+    threads = threads or torch.get_num_threads()
+    found = _count_small(bits, threads) if bits.itemsize <= 2 else _count_sorted(bits, most, threads)
+    return None if found is None or (most is not None and found.values.size > most) else found
+
+
+def _count_small(bits: Bits, threads: int) -> Distinct:
+    """There are at most 65,536 patterns: a counter for each."""
+    counts = np.zeros((threads, 1 << (8 * bits.itemsize)), np.int64)
+    size = -(-bits.size // threads)
+    run(
+        [partial(kernels.count_small, bits[i * size : (i + 1) * size], counts[i]) for i in range(threads)],
+        threads,
+    )
+    total = counts.sum(axis=0)
+    used = np.flatnonzero(total)
+    return Distinct(used.astype(bits.dtype), total[used])
+
+
+def _count_sorted(bits: Bits, most: int | None, threads: int) -> Distinct | None:
+    """Sort piece by piece, and keep what is distinct."""
+    total = Distinct(np.empty(0, bits.dtype), np.empty(0, np.int64))
+    for start in range(0, bits.size, threads * _PIECE):
+        group = bits[start : start + threads * _PIECE]
+        parts: list[Distinct] = [total] * -(-group.size // _PIECE)
+
+        def work(i: int, group: Bits = group, parts: list[Distinct] = parts) -> None:
+            parts[i] = _sorted_runs(np.sort(group[i * _PIECE : (i + 1) * _PIECE]))
+
+        run([partial(work, i) for i in range(len(parts))], threads)
+        total = _merged([total, *parts])
+        if most is not None and total.values.size > most:
+            return None
+    return total
+
+
+def _sorted_runs(x: Bits) -> Distinct:
+    first = np.flatnonzero(np.r_[np.ones(min(x.size, 1), dtype=bool), x[1:] != x[:-1]])
+    return Distinct(x[first], np.diff(first, append=x.size))
+
+
+def _merged(parts: list[Distinct]) -> Distinct:
+    """The union, with counts added up."""
+    values = np.concatenate([part.values for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    order = np.argsort(values, kind="stable")
+    runs = _sorted_runs(values[order])
+    starts = np.cumsum(runs.counts) - runs.counts
+    return Distinct(runs.values, np.add.reduceat(counts[order], starts) if starts.size else runs.counts)
+
+
+def indices(bits: Bits, values: Bits, threads: int | None = None) -> Bits:
+    """The number of each pattern among ``values``, in the smallest unsigned type.
+
+    >>> indices(np.array([7, 7, 3], np.uint32), np.array([3, 7], np.uint32))
+    array([1, 1, 0], dtype=uint8)
+    """
+    threads = threads or torch.get_num_threads()
+    out = np.empty(bits.size, index_type(bits_for(values.size)))
+    width = bits_for(max(2 * values.size, 4))
+    slots = np.zeros(1 << width, np.int32 if values.size < 1 << 31 else np.int64)
+    kernels.fill_slots(values, slots, 64 - width)
+    missing = np.zeros(max(len(slices(bits.size)), 1), np.int64)
+
+    def work(number: int, lo: int, hi: int) -> None:
+        missing[number] = kernels.find_all(bits[lo:hi], values, slots, 64 - width, out[lo:hi])
+
+    run([partial(work, number, lo, hi) for number, (lo, hi) in enumerate(slices(bits.size))], threads)
+    if missing.any():
+        raise ValueError(f"{missing.sum()} of {bits.size} patterns are not among the {values.size} values")
+    return out
+
+
+def lookup(numbers: Bits, values: Bits, out: Bits | None = None, threads: int | None = None) -> Bits:
+    """``values[numbers]``, with ``ValueError`` for a number that is no place in ``values``.
+
+    >>> lookup(np.array([1, 1, 0], np.uint8), np.array([3, 7], np.uint32))
+    array([7, 7, 3], dtype=uint32)
+    """
+    out = np.empty(numbers.size, values.dtype) if out is None else out
+    most = np.full(max(len(slices(numbers.size)), 1), -1, np.int64)
+
+    def work(number: int, lo: int, hi: int) -> None:
+        most[number] = kernels.gather(numbers[lo:hi], values, out[lo:hi])
+
+    tasks = [partial(work, number, lo, hi) for number, (lo, hi) in enumerate(slices(numbers.size))]
+    run(tasks, threads or torch.get_num_threads())
+    if most.max() >= values.size:
+        raise ValueError(f"index {most.max()} is not a place in a codebook of {values.size} values")
+    return out

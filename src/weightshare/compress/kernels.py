@@ -1,0 +1,137 @@
+"""Compiled loops over bit patterns, indices and packed indices; without the GIL, on slices.
+
+Packed indices are one stream of bits, least significant first: index i of ``bits`` bits takes the bits
+``i * bits`` to ``(i + 1) * bits - 1`` of it, and bit t of byte j is bit ``8 j + t`` of the stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from weightshare.kernels.cpu.jit import inline, kernel
+
+_HASH = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbouring patterns land far apart
+
+
+@intrinsic
+def _load64(typingctx, array, index):
+    """Eight bytes of a contiguous uint8 array from ``index`` on, wherever they lie, as a uint64."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        pointer = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(pointer, align=1)
+
+    return types.uint64(array, types.int64), codegen
+
+
+@kernel
+def fill_slots(values, slots, shift):
+    """Place every value's number + 1 in an open-addressing table of 2^(64 - shift) slots, 0 where free."""
+    mask = np.int64(slots.size - 1)
+    for i in range(values.size):
+        at = np.int64((np.uint64(values[i]) * np.uint64(_HASH)) >> np.uint64(shift))
+        while slots[at] != 0:
+            at = (at + 1) & mask
+        slots[at] = i + 1
+
+
+@kernel
+def find_all(patterns, values, slots, shift, out):
+    """out = number of each pattern among the values; returns how many patterns are not there."""
+    mask = np.int64(slots.size - 1)
+    missing = 0
+    for i in range(patterns.size):
+        wanted = patterns[i]
+        at = np.int64((np.uint64(wanted) * np.uint64(_HASH)) >> np.uint64(shift))
+        found = np.int64(slots[at])
+        while found != 0 and values[found - 1] != wanted:
+            at = (at + 1) & mask
+            found = np.int64(slots[at])
+        missing += found == 0
+        out[i] = max(found - 1, 0)
+    return missing
+
+
+@kernel
+def count_small(patterns, counts):
+    """counts[p] += how often each pattern of 8 or 16 bits occurs."""
+    for i in range(patterns.size):
+        counts[patterns[i]] += 1
+
+
+@kernel
+def gather(indices, table, out):
+    """out = table[index]; returns the largest index, and where that is outside the table writes nothing."""
+    most = np.int64(0)
+    for i in range(indices.size):
+        most = max(most, np.int64(indices[i]))
+    if most < table.size:
+        for i in range(indices.size):
+            out[i] = table[indices[i]]
+    return most
+
+
+@kernel
+def pack_slice(indices, bits, out):
+    """Pack indices from the first bit of ``out`` on; ``out`` has exactly the bytes they need."""
+    held, filled, at = np.uint64(0), 0, 0
+    for i in range(indices.size):
+        held |= np.uint64(indices[i]) << np.uint64(filled)
+        filled += bits
+        while filled >= 8:
+            out[at] = held & np.uint64(255)
+            held >>= np.uint64(8)
+            filled -= 8
+            at += 1
+    if filled > 0:
+        out[at] = held & np.uint64(255)
+
+
+@inline
+def _near_the_end(packed, bit, mask):
+    """The index at ``bit`` where eight bytes cannot be read at once; bytes behind the end count as 0."""
+    first = bit >> 3
+    word = np.uint64(0)
+    for j in range(first, min(first + 5, packed.size)):
+        word |= np.uint64(packed[j]) << np.uint64(8 * (j - first))
+    return (word >> np.uint64(bit & 7)) & mask
+
+
+@kernel
+def unpack_slice(packed, bits, start, out):
+    """out[i] = packed index ``start + i``; returns the largest."""
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    most = np.uint64(0)
+    whole = min(max((packed.size - 8) * 8 // bits - start, 0), out.size) if packed.size >= 8 else 0
+    for i in range(whole):
+        bit = (start + i) * bits
+        index = (_load64(packed, bit >> 3) >> np.uint64(bit & 7)) & mask
+        most = max(most, index)
+        out[i] = index
+    for i in range(whole, out.size):
+        index = _near_the_end(packed, (start + i) * bits, mask)
+        most = max(most, index)
+        out[i] = index
+    return np.int64(most)
+
+
+@kernel
+def take_slice(packed, bits, start, table, out):
+    """out[i] = table[packed index ``start + i``]; returns the largest index. Needs 2^bits entries."""
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    most = np.uint64(0)
+    whole = min(max((packed.size - 8) * 8 // bits - start, 0), out.size) if packed.size >= 8 else 0
+    for i in range(whole):
+        bit = (start + i) * bits
+        index = (_load64(packed, bit >> 3) >> np.uint64(bit & 7)) & mask
+        most = max(most, index)
+        out[i] = table[index]
+    for i in range(whole, out.size):
+        index = _near_the_end(packed, (start + i) * bits, mask)
+        most = max(most, index)
+        out[i] = table[index]
+    return np.int64(most)
