@@ -20,6 +20,7 @@ from weightshare.kernels.threads import run
 
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PIECE = 1 << 21  # weights that are sorted at a time: extra memory stays small, and in cache
+_MANY = 1 << 20  # distinct patterns, from which on merging costs more than one large sort
 
 
 @dataclass(frozen=True)
@@ -89,19 +90,22 @@ def _count_small(bits: Bits, threads: int) -> Distinct:
 
 
 def _count_sorted(bits: Bits, most: int | None, threads: int) -> Distinct | None:
-    """Sort piece by piece, and keep what is distinct."""
+    """Sort piece by piece and keep what is distinct; or all at once where nearly everything is."""
     total = Distinct(np.empty(0, bits.dtype), np.empty(0, np.int64))
-    for start in range(0, bits.size, threads * _PIECE):
-        group = bits[start : start + threads * _PIECE]
-        parts: list[Distinct] = [total] * -(-group.size // _PIECE)
+    step = threads * _PIECE
+    for start in range(0, bits.size, step):
+        pieces = [bits[at : at + _PIECE] for at in range(start, min(start + step, bits.size), _PIECE)]
+        found: list[Distinct] = [total] * len(pieces)
 
-        def work(i: int, group: Bits = group, parts: list[Distinct] = parts) -> None:
-            parts[i] = _sorted_runs(np.sort(group[i * _PIECE : (i + 1) * _PIECE]))
+        def work(i: int, pieces: list[Bits] = pieces, found: list[Distinct] = found) -> None:
+            found[i] = _sorted_runs(np.sort(pieces[i]))
 
-        run([partial(work, i) for i in range(len(parts))], threads)
-        total = _merged([total, *parts])
+        run([partial(work, i) for i in range(len(pieces))], threads)
+        total = _merged([total, *found])
         if most is not None and total.values.size > most:
             return None
+        if total.values.size > _MANY and start + step < bits.size:
+            return _sorted_runs(np.sort(bits))
     return total
 
 

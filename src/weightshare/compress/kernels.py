@@ -135,3 +135,76 @@ def take_slice(packed, bits, start, table, out):
         most = max(most, index)
         out[i] = table[index]
     return np.int64(most)
+
+
+@kernel
+def take_rows(packed, bits, start, tables, length, out):
+    """out[i] = tables[row of i, packed index i], i counted from ``start``, rows ``length`` long; returns the
+    largest index, and reads no table beyond its end."""
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    last = np.uint64(tables.shape[1] - 1)
+    most = np.uint64(0)
+    whole = min(max((packed.size - 8) * 8 // bits - start, 0), out.size) if packed.size >= 8 else 0
+    i = 0
+    while i < out.size:
+        row = (start + i) // length
+        stop = min((row + 1) * length - start, out.size)
+        for j in range(i, min(stop, whole)):
+            bit = (start + j) * bits
+            index = (_load64(packed, bit >> 3) >> np.uint64(bit & 7)) & mask
+            most = max(most, index)
+            out[j] = tables[row, min(index, last)]
+        for j in range(max(i, whole), stop):
+            index = _near_the_end(packed, (start + j) * bits, mask)
+            most = max(most, index)
+            out[j] = tables[row, min(index, last)]
+        i = stop
+    return np.int64(most)
+
+
+@kernel
+def add_rows(packed, bits, start, values, length, sums):
+    """sums[row of i, packed index i] += values[i]: what :func:`take_rows` is the transpose of."""
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    last = np.uint64(sums.shape[1] - 1)
+    whole = min(max((packed.size - 8) * 8 // bits - start, 0), values.size) if packed.size >= 8 else 0
+    i = 0
+    while i < values.size:
+        row = (start + i) // length
+        stop = min((row + 1) * length - start, values.size)
+        for j in range(i, min(stop, whole)):
+            bit = (start + j) * bits
+            index = (_load64(packed, bit >> 3) >> np.uint64(bit & 7)) & mask
+            sums[row, min(index, last)] += values[j]
+        for j in range(max(i, whole), stop):
+            sums[row, min(_near_the_end(packed, (start + j) * bits, mask), last)] += values[j]
+        i = stop
+
+
+@kernel
+def decode_ans(words, left, first, shift, values, out):
+    """Pop ``out.size`` symbols from a stream that constriction's AnsCoder wrote, and look them up.
+
+    Symbol s has the quantiles from left[s] to left[s + 1] - 1; first[q >> shift] is a symbol at or before q's.
+    Returns whether the stream ended as it began: no word left, state 0.
+    """
+    at = words.size
+    state = np.uint64(0)
+    while state < np.uint64(1 << 32) and at > 0:
+        at -= 1
+        state = (state << np.uint64(32)) | np.uint64(words[at])
+    for i in range(out.size):
+        quantile = np.uint32(state & np.uint64(0xFFFFFF))
+        symbol = np.uint64(first[quantile >> np.uint32(shift)])
+        low = left[symbol]
+        high = left[symbol + np.uint64(1)]
+        while high <= quantile:
+            symbol += np.uint64(1)
+            low = high
+            high = left[symbol + np.uint64(1)]
+        out[i] = values[symbol]
+        state = np.uint64(high - low) * (state >> np.uint64(24)) + np.uint64(quantile - low)
+        if state < np.uint64(1 << 32) and at > 0:
+            at -= 1
+            state = (state << np.uint64(32)) | np.uint64(words[at])
+    return at == 0 and state == 0
