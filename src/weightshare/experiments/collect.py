@@ -54,9 +54,7 @@ class Stat:
         there = [v for v in values if v is not None and math.isfinite(v)]
         if not there:
             return None
-        return cls(
-            statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, len(there)
-        )
+        return cls(statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, len(there))
 
 
 def read(sources: Sequence[Path]) -> list[Record]:
@@ -79,7 +77,9 @@ def _in_folders(root: Path) -> list[Record]:
 def _stored(file: Path) -> list[Record]:
     content = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("runs"), list):
-        raise ValueError(f"{file} does not hold summaries of runs; `weightshare table ... --store` writes them")
+        raise ValueError(
+            f"{file} does not hold summaries of runs; `weightshare table ... --store` writes them"
+        )
     return [Record(run["config"], run["circumstances"], run["metrics"]) for run in content["runs"]]
 
 

@@ -103,8 +103,8 @@ class Config:
             _in_range(key, getattr(self, key), low, high)
         if self.train_share == 0.0:
             raise ValueError("train_share must be above 0, got 0")
-        if not self.layers or len(set(self.layers)) != len(self.layers):
-            raise ValueError(f"layers must be numbers from 1 on, each once, got {self.layers}")
+        if not self.layers or not set(self.layers) <= {1, 2, 3} or len(set(self.layers)) < len(self.layers):
+            raise ValueError(f"layers must be some of 1, 2 and 3, each once, got {self.layers}")
         if self.method == "beta-lasso" and self.rho == 1.0:
             raise ValueError("beta-lasso's threshold is beta / (1 - rho): rho must be below 1, got 1")
 
@@ -225,7 +225,9 @@ def _parse(key: str, value: Any) -> Any:
         if kind == "tuple[int, ...]":
             return tuple(int(part) for part in value.strip("()[] ,").split(","))
         if kind == "bool":
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                value.lower()
+            ]
         return float(value)  # _typed makes it whole where it must be
     except (ValueError, KeyError):
         raise ValueError(f"{key} must be {_WORDS[kind]}, got {value!r}") from None

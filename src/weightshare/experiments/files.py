@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 import platform
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -18,23 +18,22 @@ from typing import IO, Any
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes the place of ``path`` when all is written; on an error nothing changes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp made it private
-        os.replace(name, path)
+        os.replace(part, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def disk_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room left."""
+    codes = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+    return isinstance(error, OSError) and error.errno in codes
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -107,9 +106,9 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def save_tensors(path: Path, value: Any, save: Callable[[Any, IO[bytes]], None] | None = None) -> None:
-    """``torch.save``, atomically; what is saved can be loaded with ``weights_only=True``."""
+def save_tensors(path: Path, value: Any) -> None:
+    """``torch.save``, atomically."""
     import torch
 
     with replacing(path) as file:
-        (save or torch.save)(value, file)
+        torch.save(value, file)

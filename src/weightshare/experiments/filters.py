@@ -1,4 +1,4 @@
-"""The rows of a first layer as images: which are translations of one another, and how much like a convolution.
+"""The rows of a first layer as images: which are translations of one another, how like a convolution it is.
 
 A convolution, written as a matrix, has the same filter in many rows, each time at another place. The paper
 looked for such rows by eye; here every pair of rows is compared at every translation, by normalised
@@ -6,12 +6,12 @@ cross-correlation.
 
 *Contrast.* Of each row (and channel) its median is subtracted: in a sparse or tied row that is exactly the
 background, and what is left is the filter. Rows without contrast are not counted. Where a layer has more
-than ``rows`` rows, those with the most nonzero contrasts are taken (ties at random, with a fixed seed), as the
-paper does for its figures.
+than ``rows`` rows, those with the most nonzero contrasts are taken (ties at random, with a fixed seed), as
+the paper does for its figures.
 
 *Correlation.* On the torus (``wrap``) translations are circular. With padding, what leaves the image is lost,
-as it is for the filters of a convolution at the border; so two rows are compared on the overlap of their frames,
-where it holds at least half of the energy of both.
+as it is for the filters of a convolution at the border; so two rows are compared on the overlap of their
+frames, where it holds at least half of the energy of both.
 
 *Explained.* The mean over rows of rho^2, with rho the largest positive correlation with another row at any
 translation but zero: how much of a row's energy is a (scaled) copy of another row from elsewhere.
@@ -40,8 +40,8 @@ from weightshare import checks
 Shape = tuple[int, int, int]
 """Channels, height, width."""
 
-ROWS = 512
-"""How many rows of a layer are compared: pairs are as many as its square."""
+ROWS = 256
+"""How many rows of a layer are compared; the paper looked at as many."""
 
 _BLOCK = 1 << 25
 """Correlations held at a time."""
@@ -134,7 +134,7 @@ def most_nonzeros(pictures: Tensor, rows: int, seed: int = 0) -> Tensor:
 
 @dataclass(frozen=True)
 class _Correlations:
-    """Of every pair of images: the largest correlation at a shift other than zero, that shift, and at zero."""
+    """Of each pair of images: the largest correlation at a shift other than zero, that shift, and at zero."""
 
     moved: Tensor
     shift: Tensor
@@ -200,13 +200,13 @@ def groups(
     """Groups of rows that are translations of one another, the largest first.
 
     Agglomerative clustering with average linkage on the correlations (at any shift, zero included): two
-    groups become one while their rows correlate by ``threshold`` on average. A group whose rows all lie at one
-    place shows no translation, and is left out.
+    groups become one while their rows correlate by ``threshold`` on average. A group whose rows all lie at
+    one place shows no translation, and is left out.
 
     >>> filters = torch.zeros(3, 16)
     >>> filters[0, [0, 1]], filters[1, [6, 7]], filters[2, 3] = 1.0, 2.0, 1.0
     >>> groups(filters, (1, 4, 4), wrap=True)
-    [Group(rows=[1, 0], shifts=[(0, 0), (-1, -2)], correlation=1.0)]
+    [Group(rows=[0, 1], shifts=[(0, 0), (1, -2)], correlation=1.0)]
     """
     if not -1.0 < threshold <= 1.0:
         raise ValueError(f"threshold must be in (-1, 1], got {threshold}")

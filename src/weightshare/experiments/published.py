@@ -1,4 +1,4 @@
-"""The paper's numbers, as data: what ours stand next to. Shares in [0, 1]; seconds; no error bars were given."""
+"""The paper's numbers, as data: what ours stand next to. Shares in [0, 1], seconds; it has no error bars."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TORUS = (
     Published("CNN (-locality)", "torus/cnn", "no-locality", test_accuracy=0.9798, asymmetry=0.0),
     Published("CNN (-symmetry)", "torus/cnn", "no-symmetry", test_accuracy=0.7132, asymmetry=0.857),
     Published("MLP", "torus/mlp", test_accuracy=0.9240, asymmetry=0.445),
-    Published("MLP + ℓ1", "torus/mlp-l1", test_accuracy=0.9357, asymmetry=0.375),
+    Published("MLP + l1", "torus/mlp-l1", test_accuracy=0.9357, asymmetry=0.375),
     Published("MLP + R", "torus/mlp-r", test_accuracy=0.9504, asymmetry=0.316),
-    Published("MLP + R + ℓ1", "torus/mlp-r-l1"),
+    Published("MLP + R + l1", "torus/mlp-r-l1"),
 )
 """Table 2, MNIST on a torus, 60 % of the training set; the last row is ours alone."""
 
@@ -33,10 +33,10 @@ CIFAR10 = (
     Published("CNN", "cifar10/cnn", test_accuracy=0.8185, sparsity=0.9999, sharing=0.9961),
     Published("MLP", "cifar10/mlp", test_accuracy=0.6920, sparsity=0.0, sharing=0.9105),
     Published("β-lasso", "cifar10/beta-lasso", test_accuracy=0.7137, sparsity=0.9533, sharing=0.4196),
-    Published("ℓ1", "cifar10/l1", test_accuracy=0.7366, sparsity=0.9958, sharing=0.0204),
+    Published("l1", "cifar10/l1", test_accuracy=0.7366, sparsity=0.9958, sharing=0.0204),
     Published("R (subgradient)", "cifar10/r-subgradient", test_accuracy=0.6996, sparsity=0.0, sharing=0.0298),
     Published("R", "cifar10/r", test_accuracy=0.7350, sparsity=0.0, sharing=0.9996),
-    Published("R + ℓ1", "cifar10/r-l1", test_accuracy=0.7375, sparsity=0.9971, sharing=0.0117),
+    Published("R + l1", "cifar10/r-l1", test_accuracy=0.7375, sparsity=0.9971, sharing=0.0117),
 )
 """Table 3, CIFAR10."""
 

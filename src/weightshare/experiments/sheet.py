@@ -47,7 +47,7 @@ class Sheet:
     | Model | % |
     |---|---:|
     | MLP | 91.00 ± 1.41 |
-    | CNN | – |
+    | CNN | - |
     >>> print(sheet.csv())
     Model,%,% std
     MLP,91.00,1.41
@@ -61,7 +61,7 @@ class Sheet:
 
     def cells(self) -> list[list[str]]:
         """Everything as text."""
-        return [["–" if cell is None else str(cell) for cell in row] for row in self.rows]
+        return [["-" if cell is None else str(cell) for cell in row] for row in self.rows]
 
     def render(self, format: str) -> str:
         """In one of the :data:`FORMATS`."""
@@ -80,7 +80,9 @@ class Sheet:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         heads = zip(self.columns, spread)
-        writer.writerow([name for head, wide in heads for name in ([head, f"{head} std"] if wide else [head])])
+        writer.writerow(
+            [name for head, wide in heads for name in ([head, f"{head} std"] if wide else [head])]
+        )
         for row in self.rows:
             writer.writerow([text for cell, wide in zip(row, spread) for text in _fields(cell, wide)])
         return out.getvalue().rstrip("\n")
@@ -89,7 +91,12 @@ class Sheet:
         """With the rules of booktabs."""
         lines = [" & ".join(map(_latex, row)) + r" \\" for row in [list(self.columns), *self.cells()]]
         head = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.title)}}}"]
-        body = [r"\begin{tabular}{l" + "r" * (len(self.columns) - 1) + "}", r"\toprule", lines[0], r"\midrule"]
+        body = [
+            r"\begin{tabular}{l" + "r" * (len(self.columns) - 1) + "}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+        ]
         notes = [rf"\par\smallskip\footnotesize {_latex(note)}" for note in self.notes]
         tail = [r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}"]
         return "\n".join([*head, *body, *lines[1:], *tail])
@@ -101,18 +108,21 @@ class Sheet:
 
 def _fields(cell: Cell, wide: bool) -> list[str]:
     if isinstance(cell, Number):
-        return [cell.mean.replace(",", ""), cell.std.replace(",", "")] if wide else [cell.mean.replace(",", "")]
+        return (
+            [cell.mean.replace(",", ""), cell.std.replace(",", "")] if wide else [cell.mean.replace(",", "")]
+        )
     return ["" if cell is None else cell] + [""] * wide
 
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{",
-    "}": r"\}", "±": r"$\pm$", "ℓ1": r"$\ell_1$", "β": r"$\beta$", "–": "--", "²": "$^2$", "³": "$^3$",
+    "}": r"\}", "±": r"$\pm$", "β": r"$\beta$", "²": "$^2$", "³": "$^3$",
     "`": "", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
 }  # fmt: skip
 
 
 def _latex(text: str) -> str:
+    text = re.sub(r"\bl1\b", "ℓ", text)
     out, i = "", 0
     while i < len(text):
         key = next((k for k in _LATEX if text.startswith(k, i)), None)

@@ -104,7 +104,9 @@ def runtime(measured: dict[str, Any] | None) -> Sheet:
             ]
         )
     if measured is None:
-        return Sheet("Run time per epoch", columns, body, ["`weightshare table runtime --measure` measures it."])
+        return Sheet(
+            "Run time per epoch", columns, body, ["`weightshare table runtime --measure` measures it."]
+        )
     config, where = measured["config"], measured["circumstances"]
     notes = [
         f"{config['recipe']}, preset {config['preset']}, after {measured['epochs']} epochs: the prox of "
