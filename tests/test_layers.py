@@ -10,7 +10,7 @@ ROOT = Path(weightshare.__file__).parent
 # From left to right. Modules in the same place may not import each other; a package may do as it likes
 # inside itself.
 LAYERS = [
-    ["checks", "kernels"],
+    ["checks", "kernels", "atomic"],
     ["rows"],
     ["penalty", "clusters", "particles", "metrics"],
     ["collisions"],
