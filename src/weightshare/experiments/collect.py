@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weightshare.experiments import recipes
 from weightshare.experiments.files import read_json, write_json
 from weightshare.experiments.folder import find_runs
 
 FREE = ("seed", "threads", "device")
 """Settings in which runs of one row may differ."""
+
+ROW = ("variant", "train_share")
+"""Settings that say which row it is."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,15 @@ class Record:
     def settings(self) -> str:
         """What runs of one row have in common, as text that can be compared."""
         return json.dumps({k: v for k, v in self.config.items() if k not in FREE}, sort_keys=True)
+
+    @property
+    def standard(self) -> bool:
+        """Whether nothing but the row and what is free differs from the recipe as it is now."""
+        name, preset = self.config.get("recipe"), self.config.get("preset")
+        if name not in recipes.RECIPES or preset not in recipes.presets(name):
+            return False
+        wanted = recipes.recipe(name, preset).to_dict()
+        return all(self.config.get(k) == v for k, v in wanted.items() if k not in FREE + ROW)
 
     def matches(self, **wanted: Any) -> bool:
         """Whether the config has these values."""
@@ -109,8 +122,8 @@ def one_preset(records: Sequence[Record], preset: str | None) -> str:
 def rows(records: Sequence[Record], **wanted: Any) -> tuple[list[Record], int]:
     """The final runs with these settings that differ in their seed alone, and how many others there are.
 
-    Runs with a holdout were for tuning, and are not looked at. Of several sets of settings the one with the
-    most seeds is taken, and of these the latest.
+    Runs with a holdout were for tuning, and are not looked at. Of several sets of settings the recipe's own
+    are taken, else the one with the most seeds, and of these the latest.
     """
     sets: dict[str, list[Record]] = {}
     for record in records:
@@ -118,5 +131,9 @@ def rows(records: Sequence[Record], **wanted: Any) -> tuple[list[Record], int]:
             sets.setdefault(record.settings, []).append(record)
     if not sets:
         return [], 0
-    best = max(sets.values(), key=lambda s: (len(s), max(str(r.circumstances.get("date")) for r in s)))
-    return sorted(best, key=lambda r: r.config["seed"]), sum(map(len, sets.values())) - len(best)
+
+    def merit(runs: list[Record]) -> tuple[bool, int, str]:
+        return runs[0].standard, len(runs), max(str(r.circumstances.get("date")) for r in runs)
+
+    best = max(sets.values(), key=merit)
+    return sorted(best, key=lambda r: int(r.config["seed"])), sum(map(len, sets.values())) - len(best)

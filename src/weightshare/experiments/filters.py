@@ -113,7 +113,7 @@ def as_dense(layer: nn.Module, shape: Shape) -> Tensor:
     unit = torch.eye(size, dtype=parameter.dtype, device=parameter.device)
     with torch.no_grad():
         bias = layer(torch.zeros_like(unit[:1]).view(1, *shape))
-        columns = [(layer(part.view(-1, *shape)) - bias).flatten(1) for part in unit.split(256)]
+        columns = [(layer(part.view(-1, *shape)) - bias).flatten(1) for part in torch.split(unit, 256)]
     return torch.cat(columns).T.contiguous()
 
 
@@ -221,7 +221,10 @@ def groups(
     upper = torch.triu_indices(len(best), len(best), 1)
     distance = (1.0 - best[upper[0], upper[1]]).clamp(min=0.0)
     labels = torch.from_numpy(fcluster(linkage(distance.numpy(), "average"), 1.0 - threshold, "distance"))
-    found = [_group((labels == label).nonzero().squeeze(1), numbers, pairs) for label in labels.unique()]
+    found = [
+        _group((labels == label).nonzero().squeeze(1), numbers, pairs)
+        for label in range(1, int(labels.max()) + 1)
+    ]
     return sorted((g for g in found if len(set(g.shifts)) > 1), key=lambda g: (-len(g.rows), -g.correlation))
 
 

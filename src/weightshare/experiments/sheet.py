@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -76,7 +77,7 @@ class Sheet:
 
     def csv(self) -> str:
         """For programs: means and standard deviations in columns of their own."""
-        spread = [any(isinstance(row[c], Number) and row[c].std for row in self.rows) for c in self._range]  # type: ignore[union-attr]
+        spread = [any(map(_has_std, column)) for column in zip(*self.rows)]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         heads = zip(self.columns, spread)
@@ -101,34 +102,28 @@ class Sheet:
         tail = [r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}"]
         return "\n".join([*head, *body, *lines[1:], *tail])
 
-    @property
-    def _range(self) -> range:
-        return range(len(self.columns))
+
+def _has_std(cell: Cell) -> bool:
+    return isinstance(cell, Number) and cell.value.std is not None
 
 
 def _fields(cell: Cell, wide: bool) -> list[str]:
-    if isinstance(cell, Number):
-        return (
-            [cell.mean.replace(",", ""), cell.std.replace(",", "")] if wide else [cell.mean.replace(",", "")]
-        )
-    return ["" if cell is None else cell] + [""] * wide
+    texts = [cell.mean, cell.std] if isinstance(cell, Number) else [cell or "", ""]
+    plain = [text.replace(",", "") if isinstance(cell, Number) else text for text in texts]
+    return plain if wide else plain[:1]
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{",
-    "}": r"\}", "±": r"$\pm$", "β": r"$\beta$", "²": "$^2$", "³": "$^3$",
-    "`": "", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-}  # fmt: skip
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{",
+        "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": "", "±": r"$\pm$",
+        "β": r"$\beta$", "²": "$^2$", "³": "$^3$", "⁷": "$^7$", "·": r"$\cdot$",
+    }
+)  # fmt: skip
 
 
 def _latex(text: str) -> str:
-    text = re.sub(r"\bl1\b", "ℓ", text)
-    out, i = "", 0
-    while i < len(text):
-        key = next((k for k in _LATEX if text.startswith(k, i)), None)
-        out += text[i] if key is None else _LATEX[key]
-        i += 1 if key is None else len(key)
-    return out
+    return re.sub(r"(?<![-/\w])l1\b", r"$\\ell_1$", text.translate(_LATEX))
 
 
 FORMATS: dict[str, Callable[[Sheet], str]] = {

@@ -21,31 +21,45 @@ def torus(records: Sequence[Record], preset: str | None = None, share: float = T
     records = [r for r in records if str(r.config.get("recipe", "")).startswith("torus/")]
     preset = one_preset(records, preset)
     columns = ["Model", "Test acc. %", "paper", "Pred. asym. %", "paper", "Filter score", "Tied %", "Seeds"]
-    body, notes = [], [_meaning_of_spread]
-    for row in published.TORUS:
-        found, left_out = rows(
-            records, recipe=row.recipe, variant=row.variant, preset=preset, train_share=share
-        )
-        extra = {} if row.variant == "plain" else {"variant": row.variant}
-        if share != TORUS_SHARE:
-            extra["train_share"] = share
-        _say(notes, row, preset, len(found), left_out, extra)
+    body: list[list[Cell]] = []
+    notes = [_SPREAD]
+    for row in [*published.TORUS, *_unpublished(records)]:
+        wanted = {"variant": row.variant, "train_share": share}
+        found, left_out = rows(records, recipe=row.recipe, preset=preset, **wanted)
+        standard = {"variant": "plain", "train_share": TORUS_SHARE}
+        changed = {key: value for key, value in wanted.items() if value != standard[key]}
+        _say(notes, row, preset, found, left_out, changed)
+        comparable = share == TORUS_SHARE
         body.append(
             [
                 row.label,
                 _percent(found, "test_accuracy"),
-                _published(row.test_accuracy if share == TORUS_SHARE else None),
+                _published(row.test_accuracy) if comparable else None,
                 _percent(found, "asymmetry"),
-                _published(row.asymmetry if share == TORUS_SHARE else None),
+                _published(row.asymmetry) if comparable else None,
                 _number(found, first_layer_score),
                 _percent(found, "exact_sharing") if row.recipe != "torus/cnn" else None,
-                str(len(found)) if found else _MISSING,
+                _seeds(found),
             ]
         )
     notes.append(
-        "An MLP's row is the same for all three variants: permuting pixels permutes its first layer's columns."
+        "Without symmetry an MLP sees its inputs in another order, which is a permutation of its first "
+        "layer's columns: the same network, the same numbers."
     )
     return Sheet(f"MNIST on a torus, {share:.0%} of the training set, preset {preset}", columns, body, notes)
+
+
+def _unpublished(records: Sequence[Record]) -> list[Published]:
+    """Variants that were run of rows that the paper shows for the plain one only."""
+    known = {(row.recipe, row.variant) for row in published.TORUS}
+    labels = {row.recipe: row.label for row in published.TORUS if row.variant == "plain"}
+    extra = {(r.config["recipe"], r.config["variant"]) for r in records} - known
+    return [
+        Published(f"{label} (-{variant.removeprefix('no-')})", recipe, variant)
+        for recipe, label in labels.items()
+        for variant in ("no-locality", "no-symmetry")
+        if (recipe, variant) in extra
+    ]
 
 
 def cifar10(records: Sequence[Record], preset: str | None = None) -> Sheet:
@@ -53,13 +67,14 @@ def cifar10(records: Sequence[Record], preset: str | None = None) -> Sheet:
     records = [r for r in records if str(r.config.get("recipe", "")).startswith("cifar10/")]
     preset = one_preset(records, preset)
     columns = [
-        "Model", "Test acc. %", "paper", "Sparsity %", "paper", "Weight sh. %", "paper", "exactly tied %",
+        "Model", "Test acc. %", "paper", "Sparsity %", "paper", "Weight sh. %", "paper", "Exactly tied %",
         "Filter score", "Seeds",
     ]  # fmt: skip
-    body, notes = [], [_meaning_of_spread]
+    body: list[list[Cell]] = []
+    notes = [_SPREAD]
     for row in published.CIFAR10:
         found, left_out = rows(records, recipe=row.recipe, preset=preset)
-        _say(notes, row, preset, len(found), left_out, {})
+        _say(notes, row, preset, found, left_out, {})
         body.append(
             [
                 row.label,
@@ -71,12 +86,12 @@ def cifar10(records: Sequence[Record], preset: str | None = None) -> Sheet:
                 _published(row.sharing),
                 _percent(found, "exact_sharing"),
                 _number(found, first_layer_score),
-                str(len(found)) if found else _MISSING,
+                _seeds(found),
             ]
         )
     notes.append(
-        "Weight sh. is the paper's measure, 1 - distinct/nonzero after rounding to 8 decimals: in large layers "
-        "unrelated weights coincide too. Exactly tied counts bitwise."
+        "Weight sh. is the paper's measure, 1 - distinct/nonzero after rounding to 8 decimals: in large "
+        "layers unrelated weights coincide too. Exactly tied counts bitwise."
     )
     notes.append(
         "The paper's subgradient row was computed without the gradient of R reaching the weights; ours is a "
@@ -110,8 +125,8 @@ def runtime(measured: dict[str, Any] | None) -> Sheet:
     config, where = measured["config"], measured["circumstances"]
     notes = [
         f"{config['recipe']}, preset {config['preset']}, after {measured['epochs']} epochs: the prox of "
-        f"{measured['weights']:,} weights at each of {measured['steps_per_epoch']} steps, and the plain step; "
-        f"{where['processor']}, {measured['threads']} threads. The paper: 5·10⁷ weights on a GPU, approximate.",
+        f"{measured['weights']:,} weights at each of {measured['steps_per_epoch']} steps, and the plain "
+        f"step; {where['processor']}, {measured['threads']} threads. The paper: 5·10⁷ weights on a GPU.",
     ]
     return Sheet("Run time per epoch", columns, body, notes)
 
@@ -135,10 +150,10 @@ def complexity(measured: dict[str, Any] | None) -> Sheet:
         notes = ["`weightshare table complexity --measure` measures ours."]
     else:
         notes = [
-            "A round is one parallel step of the algorithm; every round of Imminent has a prefix sum inside, "
-            "and every level of Search a bisection. An empty cell: given up after too many rounds.",
-            f"In training: {measured['config']['recipe']}, preset {measured['config']['preset']}, as the prox "
-            f"receives the weights.",
+            "A round is one parallel step of the algorithm: in Imminent a prefix sum, in Search a step of "
+            "the bisections. An empty cell: too slow to be counted.",
+            f"In training: {measured['config']['recipe']}, preset {measured['config']['preset']}; the "
+            "weights as the prox receives them.",
         ]
     return Sheet("Rounds of the collisions algorithms", columns, body, notes)
 
@@ -150,7 +165,7 @@ def first_layer_score(record: Record) -> float | None:
 
 
 _MISSING = "not run"
-_meaning_of_spread = "Mean ± standard deviation over seeds; the paper gives single numbers."
+_SPREAD = "Mean ± standard deviation over seeds; the paper gives single numbers."
 
 _ALGORITHMS = {
     "sequential": "Sequential PAV",
@@ -185,15 +200,24 @@ def _published(share: float | None) -> str | None:
     return None if share is None else f"{PERCENT * share:.2f}"
 
 
+def _seeds(found: Sequence[Record]) -> str:
+    return str(len(found)) if found else _MISSING
+
+
 def _say(
-    notes: list[str], row: Published, preset: str, runs: int, left_out: int, extra: dict[str, Any]
+    notes: list[str],
+    row: Published,
+    preset: str,
+    found: Sequence[Record],
+    left_out: int,
+    changed: dict[str, Any],
 ) -> None:
     """What a reader has to know about the runs of a row."""
-    if not runs:
-        settings = "".join(f" --set {key}={value}" for key, value in extra.items())
-        notes.append(
-            f"{row.label} is not run: `weightshare train {row.recipe} --preset {preset}{settings} --seeds 0,1,2`."
-        )
-    elif left_out:
-        runs_are = "run is" if left_out == 1 else "runs are"
-        notes.append(f"{row.label}: {left_out} {runs_are} left out, made with other settings.")
+    if not found:
+        settings = "".join(f" --set {key}={value}" for key, value in changed.items())
+        command = f"weightshare train {row.recipe} --preset {preset}{settings} --seeds 0,1,2"
+        notes.append(f"{row.label} is not run: `{command}`.")
+    elif not found[0].standard:
+        notes.append(f"{row.label}: made with other settings than the recipe has now.")
+    if left_out:
+        notes.append(f"{row.label}: {left_out} more, with other settings, left out.")

@@ -26,7 +26,7 @@ MODELS = {
     "r-l1": ("R + l1", "#d55e00", "P"),
 }
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.spines.top": False,

@@ -224,10 +224,11 @@ def histograms(shown: Sequence[Shown]) -> Iterator[Chart]:
             after = one.weights[layer].flatten().double().numpy()
             before = one.initial[layer].flatten().double().numpy() if layer in one.initial else None
             found = metrics.summary(one.weights[layer])
+            counts = f"{found.weights:,} weights, {found.distinct:,} distinct values, {found.zeros:,} zeros"
             yield {
                 "title": f"{one.name}, {layer}",
                 "svg": charts.histogram(before, after, one.number),
-                "caption": f"{found.weights:,} weights, {found.distinct:,} distinct values, {found.zeros:,} zeros",
+                "caption": counts,
             }
 
 
