@@ -30,6 +30,14 @@ class Summary:
     entropy: float
     """Bits per weight of the best code for the values as they are distributed: -sum p log2 p."""
 
+    @classmethod
+    def of(cls, values: np.ndarray, counts: np.ndarray) -> Summary:
+        """Of the multiset in which each of these values occurs so often (see :func:`value_counts`)."""
+        weights = int(counts.sum())
+        share = counts / max(weights, 1)
+        entropy = float(-(share * np.log2(share)).sum()) + 0.0
+        return cls(weights, len(values), int(counts[values == 0].sum()), entropy)
+
     @property
     def index_bits(self) -> float:
         """Bits per weight of an index into the distinct values: log2 of their number."""
@@ -52,11 +60,7 @@ def summary(w: Tensor | Sequence[Tensor]) -> Summary:
 
     Several tensors are counted as one multiset.
     """
-    values, counts = value_counts(w)
-    weights = int(counts.sum())
-    share = counts / max(weights, 1)
-    entropy = float(-(share * np.log2(share)).sum()) + 0.0
-    return Summary(weights, len(values), int(counts[values == 0].sum()), entropy)
+    return Summary.of(*value_counts(w))
 
 
 def value_counts(w: Tensor | Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """Frozen clusters stay tied, bitwise, and follow the gradient of the shared values."""
 
+import copy
 import gc
 import weakref
 
@@ -189,6 +190,127 @@ def test_ties_within_vectors_only(per, mlp, batches):
     unfreeze(model)
 
 
+def test_a_group_is_one_vector_also_when_frozen(mlp, batches):
+    """The shared values get the gradients of all tensors, and stay equal across them."""
+    model, other = mlp(torch.float64), mlp(torch.float64)
+    for m in (model, other):
+        quantise_(m[0].weight)
+        quantise_(m[2].weight)
+    weights = [model[0].weight, model[2].weight]
+
+    def joined():
+        return torch.cat([w.detach().flatten() for w in weights])
+
+    before, ties = joined(), pattern(joined())
+    frozen = freeze_clusters(model, Rule("*.weight", alpha=1.0, per="group"))
+    assert f"with {len(before.unique()) - 1} values: 0.weight, 2.weight" in repr(frozen)
+    batches = [(x.double(), y.double()) for x, y in batches]
+    loop(model, torch.optim.SGD(model.parameters(), lr=1e-3), batches, steps=1)
+    loop(other, torch.optim.SGD(other.parameters(), lr=0.0), batches, steps=1)
+    slopes = torch.cat([other[0].weight.grad.flatten(), other[2].weight.grad.flatten()])
+    common = torch.zeros(len(before), dtype=torch.float64).index_add_(0, ties, slopes)[ties]
+    torch.testing.assert_close(joined(), before - 1e-3 * common * (before != 0))
+    torch.testing.assert_close(torch.cat([w.grad.flatten() for w in weights]), slopes)  # given back
+    for make in OPTIMIZERS.values():
+        loop(model, make(model.parameters()), batches, steps=3)
+        assert torch.equal(pattern(joined()), ties)
+    unfreeze(model)
+
+
+def test_the_state_of_a_group_is_merged_together(mlp, batches):
+    model = mlp()
+    opt = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    quantise_(model[0].weight)
+    quantise_(model[2].weight)
+    loop(model, opt, batches, steps=2)
+    states = [opt.state[model[i].weight]["momentum_buffer"] for i in (0, 2)]
+    ties = pattern(torch.cat([model[i].weight.detach().flatten() for i in (0, 2)]))
+    before = torch.cat([s.flatten() for s in states])
+    freeze_clusters(model, "*.weight", per="group", gradient="mean", optimizer=opt)
+    merged = torch.cat([s.flatten() for s in states])
+    alive = torch.cat([model[i].weight.detach().flatten() for i in (0, 2)]) != 0
+    for k in ties.unique():
+        want = before[ties == k].mean() * alive[k]
+        torch.testing.assert_close(merged[ties == k], want.expand(int((ties == k).sum())))
+    unfreeze(model)
+    del opt.state[model[2].weight]
+    with pytest.raises(ValueError, match=r"different state for 0\.weight, 2\.weight, which share values"):
+        freeze_clusters(model, "*.weight", per="group", optimizer=opt)
+
+
+def test_a_group_that_one_optimizer_cannot_keep(mlp, batches):
+    model = mlp()
+    freeze_clusters(model, "*.weight", per="group")
+    with pytest.raises(ValueError, match="share values, but this optimizer has not all of them"):
+        loop(model, torch.optim.SGD(model[0].parameters(), lr=0.1), batches, steps=1)
+    model[0].weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="not all of them require a gradient"):
+        loop(model, torch.optim.SGD(model.parameters(), lr=0.1), batches, steps=1)
+    unfreeze(model)
+
+
+def test_the_rules_of_training_say_what_is_frozen(mlp, batches):
+    model = mlp()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+    rules = [Rule("0.weight", alpha=0.5, per="row"), Rule(nn.Linear, alpha=1.0)]
+    sharing = WeightSharing(model, opt, rules)
+    loop(model, opt, batches, steps=20)
+    sharing.remove()
+    rows, whole = [pattern(row) for row in model[0].weight], pattern(model[2].weight)
+    frozen = freeze_clusters(model, sharing.rules, optimizer=opt)
+    assert "0.weight, 2.weight" in repr(frozen)
+    loop(model, opt, batches, steps=5)
+    assert all(torch.equal(pattern(a), b) for a, b in zip(model[0].weight, rows))
+    assert torch.equal(pattern(model[2].weight), whole)
+    unfreeze(model)
+    for bad, message in (([rules[0], "2.weight"], "not both"), (rules, "rules have their own per")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            freeze_clusters(model, bad, per="row")
+
+
+def test_nothing_of_a_frozen_model_shows(mlp, batches):
+    """Copies, pickles, compiled wrappers and exported programs are those of the plain model."""
+    model = mlp()
+    quantise_(model[0].weight)
+    freeze_clusters(torch.compile(model, backend="eager"))
+    assert not model[0].weight._backward_hooks
+    assert not model[0].weight._post_accumulate_grad_hooks
+    copied = copy.deepcopy(model)
+    loop(copied, torch.optim.SGD(copied.parameters(), lr=0.1), batches, steps=1)
+    assert len(copied[0].weight.unique()) > len(model[0].weight.unique())
+    assert [node.target for node in torch.export.export(model, (batches[0][0],)).graph.nodes] == [
+        node.target for node in torch.export.export(mlp(), (batches[0][0],)).graph.nodes
+    ]
+    unfreeze(model)  # the model inside of what was frozen
+
+
+def test_a_step_that_fails_gives_no_stale_gradient_back(mlp, batches):
+    model = mlp()
+    quantise_(model[0].weight)
+    freeze_clusters(model, "0.weight")
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.fails:
+                raise RuntimeError("planted")
+            return super().step(closure)
+
+    opt = Failing(model.parameters(), lr=1e-3)
+    opt.fails = True
+    with pytest.raises(RuntimeError, match="planted"):
+        loop(model, opt, batches, steps=1)
+    opt.fails = False
+    twin = mlp()
+    quantise_(twin[0].weight)
+    freeze_clusters(twin, "0.weight")
+    for m, o in ((model, opt), (twin, torch.optim.SGD(twin.parameters(), lr=1e-3))):
+        loop(m, o, batches, steps=2)
+    assert torch.equal(model[0].weight, twin[0].weight)
+    assert torch.equal(model[0].weight.grad, twin[0].weight.grad)
+    unfreeze(model)
+    unfreeze(twin)
+
+
 def test_healing_after_sharing_lowers_the_loss(mlp, batches):
     model = mlp()
     opt = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -225,8 +347,6 @@ def test_errors(mlp, batches):
     model = mlp()
     with pytest.raises(ValueError, match="not frozen"):
         unfreeze(model)
-    with pytest.raises(ValueError, match="group"):
-        freeze_clusters(model, per="group")
     with pytest.raises(ValueError, match="did you mean"):
         freeze_clusters(model, gradient="means")
     opt = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -142,6 +142,42 @@ def test_groups_without_a_learning_rate(mlp):
     WeightSharing(model, opt, alpha=0.1, step=0.5)
 
 
+def test_a_step_with_learning_rate_zero_is_none(mlp, train):
+    """torch.distributed.checkpoint takes one to make optimizers fill their state before it loads them."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    models = [mlp(), mlp()]
+    opts = [torch.optim.AdamW(m.parameters(), lr=0.02) for m in models]
+    rules = [
+        Rule("0.weight", alpha=0.5, coupling="decoupled", schedule=ws.schedules.warmup(8)),
+        Rule("2.weight", method=ws.baselines.Magnitude(0.5)),
+    ]
+    sharings = [WeightSharing(m, o, rules) for m, o in zip(models, opts)]
+    train(models[0], opts[0], steps=4)
+    saved = copy.deepcopy(get_state_dict(models[0], opts[0]))
+    sharings[1].load_state_dict(sharings[0].state_dict())  # first, so that a step would count
+    before = snapshot(models[1])
+    get_state_dict(models[1], opts[1])
+    assert unchanged(models[1], before)
+    set_state_dict(models[1], opts[1], model_state_dict=saved[0], optim_state_dict=saved[1])
+    assert sharings[1].steps == 4
+    for model, opt in zip(models, opts):
+        train(model, opt, steps=4)
+    assert unchanged(models[1], snapshot(models[0]))
+
+
+def test_a_group_whose_learning_rate_is_zero_stands_still(mlp, train):
+    model = mlp()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}]
+    opt = torch.optim.SGD(groups, lr=0.1)
+    sharing = WeightSharing(model, opt, alpha=2.0, coupling="decoupled", step=0.5)
+    before = model[0].weight.detach().clone()
+    train(model, opt, steps=2)
+    assert torch.equal(model[0].weight, before)
+    assert distinct(model[2].weight) < 48
+    assert sharing.steps == 2
+
+
 # Which parameters move.
 
 
@@ -241,6 +277,27 @@ def test_closures(make, keyword, mlp, batches):
     assert sharing.steps == 1
     assert distinct(model[0].weight) < 192
     assert sharing.report()["0.weight"]["residual"] > 0
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_within_a_step_is_one_step(compiled, mlp, train):
+    """A subclass that calls super().step() runs the hooks of both."""
+
+    class Noisy(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            with torch.no_grad():
+                model[0].weight.add_(0.01)  # after the inner step, within the outer one
+
+    want, model = mlp(), mlp()
+    train(want, torch.optim.SGD(want.parameters(), lr=0.1), steps=1)
+    opt = Noisy(model.parameters(), lr=0.1)
+    sharing = WeightSharing(model, opt, alpha=2.0)
+    if compiled:
+        opt.step = torch.compile(opt.step, backend="eager")
+    train(model, opt, steps=1)
+    assert sharing.steps == 1
+    assert torch.equal(model[0].weight, ws.prox(want[0].weight.detach() + 0.01, 2.0, step=0.1))
 
 
 def test_clipping_and_accumulation(mlp, batches):

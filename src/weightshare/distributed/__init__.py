@@ -1,5 +1,6 @@
-"""The exact prox of one vector whose pieces lie on several ranks (docs/distributed.md)."""
+"""The exact prox of one vector whose pieces lie on several ranks (docs/training.md, "Across processes")."""
 
+from weightshare.distributed.counts import of_each, value_counts
 from weightshare.distributed.dtensor import dtensor_prox_, is_dtensor, reshard_, unshard, whole
 from weightshare.distributed.shards import prox_
 from weightshare.distributed.wire import DistributedInfo, metered
@@ -9,8 +10,10 @@ __all__ = [
     "dtensor_prox_",
     "is_dtensor",
     "metered",
+    "of_each",
     "prox_",
     "reshard_",
     "unshard",
+    "value_counts",
     "whole",
 ]

@@ -64,7 +64,7 @@ def dtensor_prox_(
                 "all replicated; redistribute() them to the same placements"
             )
         locals_ = [t.to_local().detach() for t in tensors]
-        return solve_(locals_, *coefficients, wire=_wire(tensors[0], axes.pop()))
+        return solve_(locals_, *coefficients, wire=wire_of(tensors[0]))
     return _along(tensors[0], coefficients, checks.dimension(dim, tensors[0]))
 
 
@@ -72,7 +72,7 @@ def _along(w: DTensor, coefficients: tuple[Any, ...], dim: int | None) -> Distri
     """The prox of every slice along ``dim``."""
     alpha, beta, rho, step, coupling = coefficients
     axis = _axis(w)
-    wire = _wire(w, axis)
+    wire = wire_of(w)
     work = unshard(w, [k for k in range(w.ndim) if k != dim], wire)
     prox_(work, alpha, beta, rho, step=step, coupling=coupling, dim=dim)
     reshard_(w, work)
@@ -91,7 +91,7 @@ def unshard(w: DTensor, keep: Sequence[int] = (), wire: Wire | None = None) -> T
     local = w.to_local().detach()
     if axis is None:
         return local
-    wire = wire or _wire(w, axis)
+    wire = wire or wire_of(w)
     if _dim(w, axis) in [k % w.ndim for k in keep]:
         agree(wire, local.reshape(-1))
         return local
@@ -149,7 +149,8 @@ def _dim(w: DTensor, axis: int) -> int:
     return dim % w.ndim
 
 
-def _wire(w: DTensor, axis: int | None) -> Wire:
-    """Between the ranks that hold the shards of one copy; none for a replica."""
+def wire_of(w: DTensor) -> Wire:
+    """Between the ranks that hold the shards of one copy of ``w``; none for a replica."""
+    axis = _axis(w)
     group = None if axis is None else w.device_mesh.get_group(axis)
     return Wire(group, w.to_local().device)

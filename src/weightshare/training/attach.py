@@ -13,8 +13,18 @@ from torch.optim import Optimizer
 
 from weightshare import checks
 from weightshare.training import certificate, inputs, names
+from weightshare.training.controller import check_state
 from weightshare.training.names import Model
-from weightshare.training.optimizers import StepSize, bare, check_step, grad_scale, skipped, step_size
+from weightshare.training.optimizers import (
+    StepSize,
+    bare,
+    check_step,
+    grad_scale,
+    nested,
+    skipped,
+    step_size,
+    with_gradients,
+)
 from weightshare.training.report import Table, total
 from weightshare.training.rules import Rule, resolve, shared_by_default
 from weightshare.training.unit import Unit
@@ -94,8 +104,7 @@ class WeightSharing:
         self._handles: list[Any] = []
         self._used: list[tuple[weakref.ref[Tensor], int]] = []
         self._refuse_second()
-        for unit in self.units:
-            self._size(unit, self._groups())
+        self._sizes()  # raises where there is no step size
         self._attach()
 
     # Around the optimizer's step.
@@ -110,39 +119,31 @@ class WeightSharing:
         ]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        if self._paused:
-            return None
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            self._prepare()
-            return None
-
-        def prepared() -> Any:
-            loss = closure()
-            self._prepare()
-            return loss
-
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": prepared}
-        return (args[0], prepared, *args[2:]), kwargs
+        return None if self._paused or nested(optimizer) else with_gradients(args, kwargs, self._prepare)
 
     @torch.no_grad()
     def _prepare(self) -> None:
         """With the gradients of this step at hand, and the weights still where they belong to."""
+        sizes = self._sizes()
+        if not any(sizes):
+            return
         if self.certify_every and self.steps % self.certify_every == 0 and not skipped(self.optimizer):
             for row in self._measure_residuals():
                 self._unit(row["tensor"]).residual = row["residual"]
-        for unit in self.units:
-            unit.before_(self.steps, grad_scale(self.optimizer))
+        for unit, size in zip(self.units, sizes):
+            if size:
+                unit.before_(self.steps, grad_scale(self.optimizer))
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._paused or skipped(optimizer):
+        if self._paused or nested(optimizer) or skipped(optimizer):
             return
-        groups = self._groups()
-        sizes = [self._size(unit, groups) for unit in self.units]
+        sizes = self._sizes()
+        if not any(sizes):
+            return  # nothing has moved: so torch.distributed.checkpoint makes an optimizer fill its state
         for unit, size in zip(self.units, sizes):
-            unit.after_(self.steps, size)
+            if size:
+                unit.after_(self.steps, size)
         self.steps += 1
         self._used = [(weakref.ref(g), g._version) for g in self._grads()]
         if self.log is not None and self.steps % self.log_every == 0:
@@ -154,6 +155,10 @@ class WeightSharing:
     def _groups(self) -> dict[int, dict[str, Any]]:
         # Looked up afresh: load_state_dict replaces the groups, schedulers may replace their lr.
         return {id(p): group for group in self.optimizer.param_groups for p in group["params"]}
+
+    def _sizes(self) -> list[float]:
+        groups = self._groups()
+        return [self._size(unit, groups) for unit in self.units]
 
     def _size(self, unit: Unit, groups: dict[int, dict[str, Any]]) -> float:
         """The unit's step size, from the param group that holds it."""
@@ -221,13 +226,8 @@ class WeightSharing:
         return Table(self._measure_residuals())
 
     def _measure_residuals(self) -> list[dict[str, Any]]:
-        groups = self._groups()
         return certificate.residuals(
-            self.units,
-            [self._size(u, groups) for u in self.units],
-            groups,
-            grad_scale(self.optimizer),
-            self.steps,
+            self.units, self._sizes(), self._groups(), grad_scale(self.optimizer), self.steps
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -238,7 +238,8 @@ class WeightSharing:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken; before or after the optimizer's own, as you like."""
         mine = {u.name: u.control for u in self.units if u.control is not None}
-        if not isinstance(state, dict) or set(state) != {"steps", "controllers"}:
+        known = isinstance(state, dict) and set(state) == {"steps", "controllers"}
+        if not known or not isinstance(state["controllers"], dict):
             raise ValueError(f"state must come from WeightSharing.state_dict(), got {state!r:.200}")
         steps = inputs.whole("steps", state["steps"], least=0)
         if set(state["controllers"]) != set(mine):
@@ -246,6 +247,8 @@ class WeightSharing:
                 f"the state has controllers for {sorted(state['controllers'])}, but the rules have them for "
                 f"{sorted(mine)}; attach with the rules of the run that was saved"
             )
+        for name in mine:
+            check_state(name, state["controllers"][name])
         for name, control in mine.items():
             control.load_state_dict(state["controllers"][name])
         self.steps = steps

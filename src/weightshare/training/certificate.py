@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from weightshare.distributed import whole
+from weightshare.distributed import of_each
 from weightshare.training.methods import AfterStep
 from weightshare.training.unit import Unit
 
@@ -26,14 +26,20 @@ def residuals(
         if not isinstance(unit.rule.what, AfterStep) or not unit.stepped() or size == 0:
             continue
         pairs = unit.mapped(size, grad_scale, groups[id(unit.members[0].tensor)], step)
-        gaps = [whole((old.to(new.dtype) - new) / size) for old, new in pairs]
+        gaps = [(old.to(new.dtype) - new) / size for old, new in pairs]
         rows.append({"tensor": unit.name, "residual": _largest(gaps), "norm": _norm(gaps)})
     return rows
 
 
 def _largest(gaps: Sequence[Tensor]) -> float:
-    return max(float(gap.abs().max()) for gap in gaps)
+    return max(size for gap in gaps for size in of_each(gap, largest))
 
 
 def _norm(gaps: Sequence[Tensor]) -> float:
-    return math.sqrt(math.fsum(float(gap.square().sum()) for gap in gaps))
+    squares = (square for gap in gaps for square in of_each(gap, lambda shard: float(shard.square().sum())))
+    return math.sqrt(math.fsum(squares))
+
+
+def largest(values: Tensor) -> float:
+    """The largest magnitude; 0 of none."""
+    return float(values.abs().max()) if values.numel() else 0.0

@@ -24,11 +24,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from weightshare.distributed import whole
-from weightshare.metrics import summary
+from weightshare.distributed import value_counts
+from weightshare.metrics import Summary
 from weightshare.training import inputs
 
 GAIN = 0.25
@@ -76,7 +77,7 @@ class Goal:
 
     def measure(self, tensors: Sequence[Tensor]) -> float:
         """The quantity q of these weights, all counted together."""
-        found = summary([whole(t.detach()) for t in tensors])
+        found = Summary.of(*value_counts([t.detach() for t in tensors]))
         if self.quantity == "zeros":
             return 1.0 - found.sparsity
         return found.entropy if self.quantity == "bits" else float(found.distinct)
@@ -141,6 +142,17 @@ class Controller:
         """Take back what :meth:`state_dict` gave."""
         for name in _STATE:
             setattr(self, name, state[name])
+
+
+def check_state(name: str, state: Any) -> None:
+    """Raise unless ``state`` is what :meth:`Controller.state_dict` gives for the tensor ``name``."""
+    if not isinstance(state, dict) or set(state) != set(_STATE):
+        raise ValueError(
+            f"the controller of {name!r} needs the numbers {', '.join(_STATE)}, got {state!r:.200}"
+        )
+    for key, value in state.items():
+        if not (key == "measured" and value is None):
+            inputs.number(f"{key!r} of the controller of {name!r}", value)
 
 
 _STATE = ("shift", "changes", "side", "last", "measured", "measurements", "moves")

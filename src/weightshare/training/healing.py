@@ -1,38 +1,32 @@
 """Healing: keep the ties and the zeros that training has found, and train the shared values on without R.
 
-(Debiasing; the authors' code calls it retraining.) The weights stay ordinary parameters of the model, so
-that ``state_dict``, ``torch.compile`` and export see nothing new. A hook on each parameter gives tied
-weights one common gradient, and a hook after every optimizer step makes them bitwise equal again: the
-arithmetic of vectorised optimizers differs in the last place between the body and the tail of a tensor.
+(Debiasing; the authors' code calls it retraining.) The weights stay ordinary parameters of the model, and
+nothing is hooked to them, so that ``state_dict``, ``torch.compile``, export, copies and checkpoints see
+nothing new. Everything happens around the optimizer's step: for its duration tied weights have one common
+gradient, and after it they are made bitwise equal again, since the arithmetic of vectorised optimizers
+differs in the last place between the body and the tail of a tensor.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from weightshare import checks
-from weightshare.prox import prox
 from weightshare.training import names
 from weightshare.training.attach import attached_to
-from weightshare.training.names import Named, listed
-from weightshare.training.rules import Rule, resolve, shared_by_default
-from weightshare.training.vectors import Per, pieces
+from weightshare.training.names import listed
+from weightshare.training.optimizers import bare, nested, with_gradients
+from weightshare.training.rules import Rule, resolve, shared_by_default, units
+from weightshare.training.ties import Ties
+from weightshare.training.vectors import Per
 
 GRADIENTS = ("sum", "mean")
-
-# Optimizer state by what it is made of: gradients (linear), squares of gradients, magnitudes of gradients,
-# or quantities that belong to a weight as such.
-_LINEAR = ("momentum_buffer", "exp_avg", "grad_avg", "prev", "d")
-_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
-_MAGNITUDES = ("exp_inf",)
-_AVERAGED = ("ax", "step_size", "acc_delta")
 
 _FROZEN: weakref.WeakKeyDictionary[nn.Module, FrozenClusters] = weakref.WeakKeyDictionary()
 
@@ -40,93 +34,81 @@ _FROZEN: weakref.WeakKeyDictionary[nn.Module, FrozenClusters] = weakref.WeakKeyD
 class FrozenClusters:
     """The ties of some parameters, held until :func:`unfreeze`. Made by :func:`freeze_clusters`."""
 
-    def __init__(self, members: list[Named], per: Per, gradient: str) -> None:
-        self.names = [p.name for p in members]
-        self._ties = [(p.tensor, Ties(p.tensor.detach(), per, gradient)) for p in members]
+    def __init__(self, ties: list[Ties]) -> None:
+        self._ties = ties
+        self._lent: dict[Tensor, tuple[Tensor | None, Tensor]] = {}
         self._handles: list[Any] = []
 
     def _attach(self) -> None:
-        for tensor, ties in self._ties:
-            if tensor.requires_grad:
-                self._handles.append(tensor.register_hook(ties.gradient))  # type: ignore[no-untyped-call]
-        # The global hook must not keep the model alive.
+        # Hooks on all optimizers; they must not keep the model alive.
         this = weakref.ref(self)
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            frozen = this()
+            mine = [] if frozen is None or nested(optimizer) else frozen._held_by(optimizer)
+            if frozen is None or not mine:
+                return None
+            return with_gradients(args, kwargs, lambda: frozen._lend_gradients(mine))
 
         def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             frozen = this()
-            if frozen is not None:
+            if frozen is not None and not nested(optimizer):
                 frozen._after_step(optimizer)
 
         untraced: Any = torch.compiler.disable
-        handle = register_optimizer_step_post_hook(untraced(after))
-        self._handles.append(handle)
-        weakref.finalize(self, handle.remove)
+        self._handles = [
+            register_optimizer_step_pre_hook(untraced(before)),
+            register_optimizer_step_post_hook(untraced(after)),
+        ]
+        for handle in self._handles:
+            weakref.finalize(self, handle.remove)
 
     def _detach(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
+    def _held_by(self, optimizer: Optimizer) -> list[Ties]:
+        """The ties among the parameters that this optimizer steps; raises if it must not step them."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        mine = [ties for ties in self._ties if any(id(t) in held for t in ties.tensors)]
+        for ties in mine:
+            if not all(id(t) in held for t in ties.tensors):
+                raise ValueError(f"{listed(ties.names)} share values, but this optimizer has not all of them")
+            if len({t.requires_grad for t in ties.tensors}) > 1:
+                raise ValueError(
+                    f"{listed(ties.names)} share values, but not all of them require a gradient; set "
+                    f"requires_grad for all or none, or call unfreeze(model)"
+                )
+        _refuse_sharing(optimizer, mine)
+        return mine
+
+    @torch.no_grad()
+    def _lend_gradients(self, mine: list[Ties]) -> None:
+        """For this step the common gradients; afterwards the parameters get back their own."""
+        for ties in mine:
+            own = [t.grad for t in ties.tensors]
+            if all(g is None for g in own):
+                continue
+            grads = [torch.zeros_like(t) if g is None else g for t, g in zip(ties.tensors, own)]
+            for tensor, grad, common in zip(ties.tensors, own, ties.common(grads)):
+                self._lent[tensor] = grad, common
+                tensor.grad = common
+
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer) -> None:
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        mine = [(tensor, ties) for tensor, ties in self._ties if id(tensor) in held]
-        if mine:
-            _refuse_sharing(optimizer, {id(tensor) for tensor, _ in mine})
-        for tensor, ties in mine:
-            ties.tie_(tensor)
+        for ties in self._held_by(optimizer):
+            for tensor in ties.tensors:
+                own, common = self._lent.pop(tensor, (None, None))
+                if common is not None and tensor.grad is common:
+                    tensor.grad = own
+            ties.tie_()
 
     def __repr__(self) -> str:
-        weights = sum(tensor.numel() for tensor, _ in self._ties)
-        values = sum(ties.count for _, ties in self._ties)
-        return f"FrozenClusters({weights:,} weights with {values:,} values: {listed(self.names)})"
-
-
-class Ties:
-    """Which weights of one tensor are equal, vector by vector, and which are zero."""
-
-    def __init__(self, w: Tensor, per: Per, gradient: str) -> None:
-        self.per = per
-        self.mean = gradient == "mean"
-        w = w.contiguous()
-        # With alpha = 0 nothing moves: the clusters are the runs of equal values.
-        self.clusters = [prox(piece, 0.0, dim=dim, return_clusters=True)[1] for piece, dim in pieces(w, per)]
-        parts = zip(self.clusters, pieces(w, per))
-        self.alive = [(c.means(piece) != 0).to(torch.float64) for c, (piece, _) in parts]
-
-    @property
-    def count(self) -> int:
-        """Number of values that are trained."""
-        return int(sum(float(alive.sum()) for alive in self.alive))
-
-    def gradient(self, grad: Tensor) -> Tensor:
-        """The derivative with respect to the shared value, for each of its weights; 0 for the zeros."""
-        if self.mean:
-            return self._each(grad, lambda means, sizes: means)
-        return self._each(grad, lambda means, sizes: means * sizes)
-
-    def tie_(self, w: Tensor) -> None:
-        """Make the weights of each cluster equal to their mean; equal ones stay as they are."""
-        w.copy_(self._each(w, lambda means, sizes: means))
-
-    def merge_(self, state: Tensor, kind: str) -> None:
-        """Make one entry of optimizer state out of those of tied weights; see :func:`freeze_clusters`."""
-        if kind == "averaged":
-            merged = self._each(state, lambda means, sizes: means)
-        elif kind == "squares":
-            merged = self.gradient(state.sqrt()).square()
-        else:
-            merged = self.gradient(state)
-        state.copy_(merged)
-
-    def _each(self, values: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """A new tensor: ``combine`` of the clusters' means and sizes, for every member."""
-        out = torch.empty_like(values, memory_format=torch.contiguous_format)
-        parts = zip(self.clusters, self.alive, pieces(values.contiguous(), self.per), pieces(out, self.per))
-        for clusters, alive, (piece, _), (target, _) in parts:
-            means = clusters.means(piece.to(torch.float64))
-            target.copy_(clusters.expand(combine(means, clusters.sizes) * alive))
-        return out
+        weights = sum(t.numel() for ties in self._ties for t in ties.tensors)
+        values = sum(ties.count for ties in self._ties)
+        held = listed([name for ties in self._ties for name in ties.names])
+        return f"FrozenClusters({weights:,} weights with {values:,} values: {held})"
 
 
 def freeze_clusters(
@@ -142,10 +124,9 @@ def freeze_clusters(
     Args:
         model: its weights stay parameters of the same names and shapes. What is equal now is what stays
             equal: after loading a checkpoint, freeze again.
-        select: names, globs or module types as in :class:`Rule`; left out, the weights of every Linear
-            and Conv.
-        per: what is one vector, as in :class:`Rule` (but not ``"group"``): equal weights of different
-            vectors are not tied.
+        select: the rules of the training before (``sharing.rules``), each with the vectors that it had; or
+            names, globs or module types as in :class:`Rule`; left out, the weights of every Linear and Conv.
+        per: what is one vector, as in :class:`Rule`: equal weights of different vectors are not tied.
         gradient: ``"sum"``: the derivative of the loss with respect to a shared value is the sum over its
             weights, so a value that many weights share takes large steps under SGD; lower the learning
             rate, or use Adam. ``"mean"``: the mean over them, which is gradient descent within the space of
@@ -155,8 +136,9 @@ def freeze_clusters(
             become ``(sum sqrt v_i)^2``, the most that the second moment of a sum can be. (With
             ``"mean"``, means for sums.) Zeros get zero state.
 
-    A WeightSharing that is attached for the same weights must be removed first. ``clip_grad_norm_`` sees
-    the common gradients. A deep copy of the model is not frozen.
+    A WeightSharing that is attached for the same weights must be removed first. Outside of the step the
+    parameters have the gradients of the single weights, which is what ``clip_grad_norm_`` sees. A deep copy
+    of the model is not frozen. Parameters may be DTensors; theirs are gathered at every step.
 
     >>> import torch
     >>> model = torch.nn.Linear(3, 1, bias=False)
@@ -171,31 +153,45 @@ def freeze_clusters(
     >>> unfreeze(model)
     """
     checks.choice("gradient", gradient, GRADIENTS)
-    if per == "group":
-        raise ValueError('per must not be "group" here: ties are held within each tensor; give per="tensor"')
     names.check_module(model)
-    if model in _FROZEN:
+    if names.bare(model) in _FROZEN:
         raise ValueError("the clusters of this model are frozen already; call unfreeze(model) first")
-    parameters = list(model.parameters())
-    rule = Rule(shared_by_default(model, parameters) if select is None else select, alpha=0.0, per=per)
-    frozen = FrozenClusters(resolve([rule], model, parameters)[0], per, gradient)
+    rules, parameters = _rules(model, select, per), list(model.parameters())
+    ties = []
+    for rule, chosen in zip(rules, resolve(rules, model, parameters)):
+        ties += [Ties(members, rule.per, gradient) for members in units(rule, chosen)]
     if optimizer is not None:
-        _refuse_sharing(optimizer, {id(tensor) for tensor, _ in frozen._ties})
-        _merge_state(optimizer, frozen)
+        optimizer = bare(optimizer)
+        _refuse_sharing(optimizer, ties)
+        _merge_state(optimizer, ties)
+    frozen = FrozenClusters(ties)
     frozen._attach()
-    _FROZEN[model] = frozen
+    _FROZEN[names.bare(model)] = frozen
     return frozen
 
 
 def unfreeze(model: nn.Module) -> None:
     """Let the weights of the model go their own ways again. The values stay as they are."""
     names.check_module(model)
-    if model not in _FROZEN:
+    if names.bare(model) not in _FROZEN:
         raise ValueError("the clusters of this model are not frozen; freeze_clusters(model) does that")
-    _FROZEN.pop(model)._detach()
+    _FROZEN.pop(names.bare(model))._detach()
 
 
-def _refuse_sharing(optimizer: Optimizer, ids: set[int]) -> None:
+def _rules(model: nn.Module, select: Any, per: Per) -> list[Rule]:
+    given = list(select) if isinstance(select, (list, tuple)) else [select]
+    if not any(isinstance(one, Rule) for one in given):
+        chosen = shared_by_default(model, model.parameters()) if select is None else select
+        return [Rule(chosen, alpha=0.0, per=per)]
+    if not all(isinstance(one, Rule) for one in given):
+        raise TypeError(f"select must be rules, or names and module types, not both; got {select!r}")
+    if per != "tensor":
+        raise ValueError(f"rules have their own per; give it there, not per={per!r} beside them")
+    return given
+
+
+def _refuse_sharing(optimizer: Optimizer, ties: list[Ties]) -> None:
+    ids = {id(t) for one in ties for t in one.tensors}
     for sharing in attached_to(optimizer):
         for unit in sharing.units:
             for p in unit.members:
@@ -206,24 +202,9 @@ def _refuse_sharing(optimizer: Optimizer, ids: set[int]) -> None:
 
 
 @torch.no_grad()
-def _merge_state(optimizer: Optimizer, frozen: FrozenClusters) -> None:
+def _merge_state(optimizer: Optimizer, ties: list[Ties]) -> None:
     """Merge what belongs to single weights; look at everything before anything is changed."""
-    todo: list[tuple[Ties, Tensor, str]] = []
-    for tensor, ties in frozen._ties:
-        for key, value in optimizer.state.get(tensor, {}).items():
-            if isinstance(value, Tensor) and value.shape == tensor.shape and value.ndim:
-                todo.append((ties, value, _kind(key)))
-    for ties, value, kind in todo:
-        ties.merge_(value, kind)
-
-
-def _kind(key: str) -> str:
-    kinds = {"linear": _LINEAR, "squares": _SQUARES, "magnitudes": _MAGNITUDES, "averaged": _AVERAGED}
-    for kind, keys in kinds.items():
-        if key in keys:
-            return kind
-    known = listed([key for keys in kinds.values() for key in keys])
-    raise ValueError(
-        f"do not know how to merge the optimizer state {key!r} (known are {known}); start a new optimizer "
-        f"for the frozen model, and leave optimizer= out"
-    )
+    found = [(one, one.state_of(optimizer)) for one in ties]
+    for one, states in found:
+        for key, state in states.items():
+            one.merge_(key, state)

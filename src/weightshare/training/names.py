@@ -58,6 +58,19 @@ def check_module(model: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """The module inside of what ``torch.compile``, DDP and activation checkpointing put around it."""
+    for name in _inner(model):
+        return bare(model._modules[name] or model)
+    return model
+
+
+def _inner(module: nn.Module) -> list[str]:
+    """The children of a module that it only wraps."""
+    parallel = isinstance(module, (DistributedDataParallel, DataParallel))
+    return [name for name in module._modules if name in _WRAPPERS or (parallel and name == "module")]
+
+
 def named_parameters(model: Model) -> list[Named]:
     """Every parameter once, shared ones too, under the names of the bare model.
 
@@ -93,11 +106,10 @@ def _walk_module(module: nn.Module, prefix: str) -> Iterator[tuple[Tensor, Place
     for leaf, tensor in module._parameters.items():
         if tensor is not None:
             yield tensor, (prefix + leaf, module, leaf)
-    parallel = isinstance(module, (DistributedDataParallel, DataParallel))
+    hidden = _inner(module)
     for name, child in module._modules.items():
         if child is not None:
-            hidden = name in _WRAPPERS or (parallel and name == "module")
-            yield from _walk_module(child, prefix if hidden else f"{prefix}{name}.")
+            yield from _walk_module(child, prefix if name in hidden else f"{prefix}{name}.")
 
 
 def check_selector(selector: object) -> tuple[Selector, ...]:

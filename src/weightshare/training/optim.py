@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,11 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from weightshare import checks
-from weightshare.distributed import whole
+from weightshare.distributed import of_each
 from weightshare.training import inputs
+from weightshare.training.certificate import largest
 from weightshare.training.vectors import check_per, check_shape, prox_each_
 
 RESTARTS = ("gradient", "none")
+
+_OWN = ("accelerated", "restart", "residual", "restarts", "_t", "_momentum")
 
 
 class ProximalGradient(Optimizer):
@@ -147,12 +151,13 @@ class ProximalGradient(Optimizer):
 
     def _measure(self, points: dict[Tensor, Tensor]) -> None:
         lrs = {p: float(group["lr"]) for group in self.param_groups for p in group["params"]}
-        gaps = (float(whole(y - p).abs().max()) / lrs[p] for p, y in points.items())
+        gaps = (gap / lrs[p] for p, y in points.items() for gap in of_each(y - p, largest))
         self.residual = max(gaps, default=0.0)
 
     def _update_momentum(self, before: dict[Tensor, Tensor], points: dict[Tensor, Tensor]) -> None:
         """Remember the iterate; forget the momentum if the step went against it."""
-        uphill = sum(float(whole((y - p) * (p - before[p])).sum()) for p, y in points.items())
+        work = ((y - p) * (p - before[p]) for p, y in points.items())
+        uphill = math.fsum(part for w in work for part in of_each(w, lambda shard: float(shard.sum())))
         if self.accelerated and self.restart == "gradient" and uphill > 0.0:
             self._t = 1.0
             self.restarts += 1
@@ -167,5 +172,13 @@ class ProximalGradient(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
+        if "momentum" not in state_dict:
+            raise ValueError(
+                f"state_dict must come from ProximalGradient.state_dict(), got one with {sorted(state_dict)}"
+            )
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "momentum"})
         self._t, self._momentum, self.restarts = state_dict["momentum"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Optimizer's own keeps nothing of a subclass, so that copies and pickles would lack these.
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in _OWN}}

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from weightshare.distributed import whole
-from weightshare.metrics import Summary, summary
+from weightshare.distributed import value_counts, whole
+from weightshare.metrics import Summary
 from weightshare.penalty import penalty
 from weightshare.training.names import Model, named_parameters
 from weightshare.training.vectors import Per, gathered
@@ -103,10 +104,12 @@ def report(model: Model) -> Table:
 
 def describe(name: str, tensors: Sequence[Tensor], per: Per) -> dict[str, Any]:
     """The row of one tensor, or of a group; R is summed over the vectors."""
-    with torch.no_grad():
-        values = [whole(t.detach()) for t in tensors]
-        found: Summary = summary(values)
-        r = math.fsum(float(penalty(v.double(), dim=dim).sum()) for v, dim in gathered(values, per))
+    values = [t.detach() for t in tensors]
+    if per not in ("tensor", "group"):
+        values = [whole(v) for v in values]
+    counted = value_counts(values)
+    found = Summary.of(*counted)
+    r = _penalty(*counted) if per in ("tensor", "group") else _penalty_of_each(values, per)
     return {
         "tensor": name,
         "weights": found.weights,
@@ -117,7 +120,24 @@ def describe(name: str, tensors: Sequence[Tensor], per: Per) -> dict[str, Any]:
     }
 
 
+def _penalty(values: np.ndarray, counts: np.ndarray) -> float:
+    """R of one vector (Eq. 1), from its distinct values in ascending order and how often each occurs."""
+    d = int(counts.sum())
+    if d < 2:
+        return 0.0
+    x = values.astype(np.float64)
+    slopes = counts * (2 * np.cumsum(counts) - counts - d)  # they add up to 0, so x may be shifted
+    return float(((x - x[len(x) // 2]) * slopes).sum() / (d - 1))
+
+
+@torch.no_grad()
+def _penalty_of_each(values: Sequence[Tensor], per: Per) -> float:
+    """R, added up over the vectors."""
+    return math.fsum(float(penalty(v.double(), dim=dim).sum()) for v, dim in gathered(values, per))
+
+
 def total(rows: Sequence[Row]) -> dict[str, Any]:
     """The last row: what can be added up over tensors."""
     sums = {key: sum(row[key] for row in rows) for key in ("weights", "distinct", "zero")}
-    return {"tensor": "total", **sums}
+    exchanged = sum(row.get("exchanged", 0) for row in rows)
+    return {"tensor": "total", **sums, **({"exchanged": exchanged} if exchanged else {})}

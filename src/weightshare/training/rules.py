@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from weightshare import checks
+from weightshare.distributed import is_dtensor
 from weightshare.training import inputs, names
 from weightshare.training.controller import Goal
 from weightshare.training.methods import Method, Prox
@@ -144,6 +145,11 @@ def resolve(rules: Sequence[Rule], model: names.Model, held: Iterable[torch.Tens
     return [_held(rule, a + b, parameters, ids) for rule, a, b in zip(rules, named, typed)]
 
 
+def units(rule: Rule, chosen: Sequence[Named]) -> list[list[Named]]:
+    """One list for each tensor, or one for all of them where the rule makes them one vector."""
+    return [list(chosen)] if rule.per == "group" else [[p] for p in chosen]
+
+
 def _select(rule: Rule, parameters: list[Named], kind: type) -> list[Named]:
     """What the rule's selectors of one kind (names or types) select, in the model's order."""
     chosen: set[int] = set()
@@ -189,12 +195,20 @@ def _held(rule: Rule, chosen: list[Named], parameters: list[Named], ids: set[int
 
 
 def _check_group(rule: Rule, mine: list[Named]) -> None:
-    kinds = {(p.tensor.dtype, p.tensor.device) for p in mine}
-    if rule.per == "group" and len(kinds) > 1:
-        shown = ", ".join(f"{p.name} ({p.tensor.dtype}, {p.tensor.device})" for p in mine)
+    kinds = [(p.tensor.dtype, p.tensor.device, *_layout(p.tensor)) for p in mine]
+    if rule.per == "group" and len(set(kinds)) > 1:
+        shown = ", ".join(f"{p.name} ({', '.join(map(str, kind))})" for p, kind in zip(mine, kinds))
         raise ValueError(
-            f'{rule!r}: per="group" needs one dtype and one device, got {shown}; use one rule for each'
+            f'{rule!r}: per="group" needs one dtype, one device and, across ranks, one mesh, sharded along '
+            f"one of its dimensions; got {shown}; use one rule for each"
         )
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    """The mesh of a DTensor, and along which of its dimensions it is sharded."""
+    if not is_dtensor(tensor):
+        return ()
+    return (tensor.device_mesh, *("whole" if p.is_replicate() else "shards" for p in tensor.placements))
 
 
 def _refuse_parametrized(model: names.Model, kinds: tuple[type[nn.Module], ...]) -> None:
@@ -202,11 +216,18 @@ def _refuse_parametrized(model: names.Model, kinds: tuple[type[nn.Module], ...])
     if not isinstance(model, nn.Module) or not kinds:
         return
     for name, module in model.named_modules():
-        if isinstance(module, kinds) and parametrize.is_parametrized(module, "weight"):
+        if isinstance(module, kinds) and _is_computed(module):
             raise ValueError(
-                f"the weight of {name!r} is computed by a parametrisation; name the parameters behind "
-                f"it, or bake it in with torch.nn.utils.parametrize.remove_parametrizations"
+                f"the weight of {name!r} is computed by a parametrisation, weight norm or pruning; name the "
+                f"parameters behind it, or bake it in (parametrize.remove_parametrizations, "
+                f"remove_weight_norm, prune.remove)"
             )
+
+
+def _is_computed(module: nn.Module) -> bool:
+    """Whether the weight is no parameter but the result of others, set anew at every forward pass."""
+    by_hook = isinstance(module.__dict__.get("weight"), torch.Tensor)
+    return by_hook or parametrize.is_parametrized(module, "weight")
 
 
 def shared_by_default(model: names.Model, held: Iterable[torch.Tensor]) -> list[str]:

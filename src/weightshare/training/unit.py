@@ -14,7 +14,7 @@ from weightshare.training.controller import INTERVAL, Controller
 from weightshare.training.methods import Values, upper
 from weightshare.training.names import Named
 from weightshare.training.report import describe
-from weightshare.training.rules import Rule
+from weightshare.training.rules import Rule, units
 from weightshare.training.schedules import value_at
 
 
@@ -32,9 +32,9 @@ class Unit:
 
     @classmethod
     def of(cls, rule: Rule, chosen: Sequence[Named]) -> list[Unit]:
-        """One unit for each tensor, or one for all of them where the rule makes them one vector."""
-        members = [chosen] if rule.per == "group" else [[p] for p in chosen]
-        return [cls(rule, m, None if rule.goal is None else Controller(rule.goal)) for m in members]
+        """The units of a rule that has selected ``chosen``."""
+        controllers = (None if rule.goal is None else Controller(rule.goal) for _ in chosen)
+        return [cls(rule, members, control) for members, control in zip(units(rule, chosen), controllers)]
 
     @property
     def name(self) -> str:
@@ -74,18 +74,21 @@ class Unit:
         if not tensors:
             return
         known = self.planned is not None and self.planned[0] == step
-        values = self.values = self.planned[1] if self.planned and known else self.values_at(step)
+        self.values = self.planned[1] if self.planned and known else self.values_at(step)
         self.planned = None
         try:
             with metered() as meter:
-                self.rule.what.after_([t.detach() for t in tensors], self.rule.per, values, step=size)
+                self._move_and_measure_([t.detach() for t in tensors], step, size)
             self.exchanged = meter.bytes
         except ValueError as error:
             raise ValueError(
-                f"{self.name}, after optimizer step {step} with {dict(values)}: {error}"
+                f"{self.name}, after optimizer step {step} with {dict(self.values)}: {error}"
             ) from error
+
+    def _move_and_measure_(self, tensors: list[Tensor], step: int, size: float) -> None:
+        self.rule.what.after_(tensors, self.rule.per, self.values, step=size)
         if self.control is not None and (step + 1) % INTERVAL == 0:
-            self.control.update(self.control.goal.measure([t.detach() for t in tensors]))
+            self.control.update(self.control.goal.measure(tensors))
 
     def row(self) -> dict[str, Any]:
         """The unit's row of the report."""
