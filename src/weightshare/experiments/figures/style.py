@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from weightshare import checks
+from weightshare.experiments.files import replacing
 
 FORMATS = ("png", "svg")
 
@@ -61,19 +60,11 @@ def model(recipe: str) -> tuple[str, str, str]:
 def save(figure: Any, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write ``stem`` with each suffix, whole or not at all, and close the figure."""
     paths = []
-    stem.parent.mkdir(parents=True, exist_ok=True)
     for suffix in formats:
         path = stem.with_name(f"{stem.name}.{checks.choice('format', suffix, FORMATS)}")
-        with tempfile.NamedTemporaryFile(dir=stem.parent, suffix=".part", delete=False) as part:
-            name = part.name
-        try:
-            metadata = {"Date": None} if suffix == "svg" else None
-            figure.savefig(name, format=suffix, dpi=160, metadata=metadata)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        metadata = {"Date": None} if suffix == "svg" else None
+        with replacing(path) as file:
+            figure.savefig(file, format=suffix, dpi=160, metadata=metadata)
         paths.append(path)
     pyplot().close(figure)
     return paths
