@@ -2,6 +2,10 @@
 
 from weightshare.clusters import Clusters
 from weightshare.collisions import algorithms
+from weightshare.compress.conv import CodebookConv2d
+from weightshare.compress.linear import CodebookLinear
+from weightshare.compress.replace import compact, expand
+from weightshare.compress.tying import tie
 from weightshare.isotonic import isotonic_regression
 from weightshare.particles import Trajectories, particles
 from weightshare.penalty import penalty, subgradient
@@ -21,11 +25,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Clusters",
+    "CodebookConv2d",
+    "CodebookLinear",
     "Rule",
     "Trajectories",
     "WeightSharing",
     "algorithms",
     "baselines",
+    "compact",
+    "expand",
     "freeze_clusters",
     "isotonic_regression",
     "optim",
@@ -36,5 +44,6 @@ __all__ = [
     "report",
     "schedules",
     "subgradient",
+    "tie",
     "unfreeze",
 ]

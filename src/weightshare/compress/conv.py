@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weightshare.compress.modules import CodebookModule, must_code
+from weightshare.compress.modules import CodebookModule, must_pack
 from weightshare.training.vectors import Per
 
 _SETTINGS = (
@@ -39,7 +39,7 @@ class CodebookConv2d(CodebookModule):
         dilation: Any = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: str = "zeros",
+        padding_mode: Any = "zeros",
         *,
         block: int | None = None,
         device: Any = None,
@@ -50,33 +50,36 @@ class CodebookConv2d(CodebookModule):
             device="meta",
         )  # fmt: skip
         super().__init__(tuple(plain.weight.shape), bias, block, device, dtype)
-        for name in (*_SETTINGS, "_reversed_padding_repeated_twice"):
-            setattr(self, name, getattr(plain, name))
+        self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, plain.kernel_size
+        self.stride, self.padding, self.dilation = plain.stride, plain.padding, plain.dilation
+        self.groups, self.padding_mode = groups, plain.padding_mode
+        self._around_input = plain._reversed_padding_repeated_twice
 
     @classmethod
-    def from_dense(cls, layer: nn.Conv2d, *, per: Per | None = None, block: int | None = None) -> CodebookConv2d:
+    def from_dense(
+        cls, layer: nn.Conv2d, *, per: Per | None = None, block: int | None = None
+    ) -> CodebookConv2d:
         """A copy of a Conv2d with the same weight, bit for bit; the bias is the same parameter."""
-        return cls._around(layer, block)._filled(must_code(layer.weight, per), layer.weight)
+        return cls._around(layer, block)._filled(must_pack(layer.weight, per), layer.weight)
 
     @classmethod
     def _around(cls, layer: nn.Conv2d, block: int | None) -> CodebookConv2d:
         """What is not the weight."""
         new = cls(**{name: getattr(layer, name) for name in _SETTINGS}, bias=False, block=block)
-        new.bias = layer.bias
+        new.bias = layer.bias  # type: ignore[assignment]
         return new.train(layer.training)
 
     def to_dense(self) -> nn.Conv2d:
         """The Conv2d with this weight; the bias is the same parameter."""
         new = nn.Conv2d(**{name: getattr(self, name) for name in _SETTINGS}, bias=False, device="meta")
-        new.weight = self._dense_weight()
-        new.bias = self.bias
+        new.weight, new.bias = self._dense_weight(), self.bias
         return new.train(self.training)
 
     def forward(self, input: Tensor) -> Tensor:
         """The convolution of ``input`` with the weight, plus bias."""
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
-            input, padding = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
+            input, padding = F.pad(input, self._around_input, mode=self.padding_mode), 0
         out, into = self.out_channels // self.groups, self.in_channels // self.groups
 
         def apply(lo: int, hi: int) -> Tensor:
@@ -90,7 +93,7 @@ class CodebookConv2d(CodebookModule):
 
     def extra_repr(self) -> str:
         """Also the settings that are not the default."""
-        plain = nn.Conv2d(self.in_channels, self.out_channels, self.kernel_size, device="meta")
-        given = {name: getattr(self, name) for name in _SETTINGS}
+        plain = nn.Conv2d(1, 1, 1, device="meta")
+        given = {name: getattr(self, name) for name in _SETTINGS[3:]}
         other = [f"{name}={value}" for name, value in given.items() if value != getattr(plain, name)]
         return ", ".join([super().extra_repr(), *other])

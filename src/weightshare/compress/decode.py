@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from weightshare import checks
 from weightshare.compress import kernels
 from weightshare.compress.codebook import patterns, tensor_of
-from weightshare.compress.packing import Bits, bits_for, slices, take
+from weightshare.compress.packing import bits_for, slices, take
 from weightshare.kernels.threads import run, split
 
 
@@ -47,9 +48,18 @@ def traced(packed: Tensor, codebook: Tensor, length: int, start: int, count: int
         return F.embedding(some, table).flatten()[start - first * per :][:count]
     numbers = unpacked(packed, bits, start, count)
     if groups > 1:
-        places = torch.arange(start, start + count, dtype=torch.int32, device=packed.device)
-        numbers = numbers + places.div(length, rounding_mode="floor") * k
+        numbers = numbers + _firsts(codebook, length, start, count)
     return F.embedding(numbers, codebook.reshape(-1, 1)).flatten()
+
+
+def _firsts(codebook: Tensor, length: int, start: int, count: int) -> Tensor:
+    """For each weight, where its codebook begins among all of them put together."""
+    groups, k = codebook.shape
+    of_group = torch.arange(groups, dtype=torch.int32, device=codebook.device) * k
+    if start == 0 and count == groups * length:
+        return of_group.unsqueeze(1).expand(groups, length).reshape(-1)
+    places = torch.arange(start, start + count, device=codebook.device)
+    return of_group[places.div(length, rounding_mode="floor")]
 
 
 def digits(bits: int, device: torch.device) -> Tensor:
@@ -83,23 +93,27 @@ class _Decode(torch.autograd.Function):
         return _decode(packed, codebook, length, start, count)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Add.apply(grad, *ctx.saved_tensors, ctx.form, *ctx.where), None, None, None, None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (packed,) = ctx.saved_tensors
+        return _Add.apply(grad, packed, ctx.form, *ctx.where), None, None, None, None  # type: ignore[no-untyped-call]
 
 
 class _Add(torch.autograd.Function):
     """What belongs to each value, added up in float64."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, packed: Tensor, form: Any, length: int, start: int, count: int) -> Tensor:
+    def forward(
+        ctx: Any, grad: Tensor, packed: Tensor, form: Any, length: int, start: int, count: int
+    ) -> Tensor:
         ctx.save_for_backward(packed)
         ctx.where, (shape, dtype) = (length, start, count), form
         sums = _sums(grad, packed, shape, length, start)
         return torch.from_numpy(sums).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return decode(*ctx.saved_tensors, grad.contiguous(), *ctx.where), None, None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (packed,) = ctx.saved_tensors
+        return decode(packed, grad.contiguous(), *ctx.where), None, None, None, None, None
 
 
 def _decode(packed: Tensor, codebook: Tensor, length: int, start: int, count: int) -> Tensor:
@@ -119,7 +133,9 @@ def _decode(packed: Tensor, codebook: Tensor, length: int, start: int, count: in
     return tensor_of(out, codebook.dtype, (count,))
 
 
-def _sums(grad: Tensor, packed: Tensor, shape: tuple[int, ...], length: int, start: int) -> Bits:
+def _sums(
+    grad: Tensor, packed: Tensor, shape: tuple[int, ...], length: int, start: int
+) -> NDArray[np.float64]:
     """One table of sums for each thread, and these added up."""
     flat = grad.detach().reshape(-1)
     values = (flat if flat.dtype == torch.float64 else flat.to(torch.float32)).contiguous().numpy()
@@ -130,4 +146,5 @@ def _sums(grad: Tensor, packed: Tensor, shape: tuple[int, ...], length: int, sta
         kernels.add_rows(stream, bits, start + lo, values[lo:hi], length, sums[number])
 
     run([partial(work, i, lo, hi) for i, (lo, hi) in enumerate(parts)], len(parts))
-    return np.sum(sums, axis=0)
+    total: NDArray[np.float64] = sums.sum(axis=0)
+    return total

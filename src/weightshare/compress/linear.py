@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from weightshare.compress.modules import CodebookModule, must_code
+from weightshare.compress.modules import CodebookModule, must_pack
 from weightshare.training.vectors import Per
 
 
@@ -53,14 +53,16 @@ class CodebookLinear(CodebookModule):
         self.in_features, self.out_features = in_features, out_features
 
     @classmethod
-    def from_dense(cls, layer: nn.Linear, *, per: Per | None = None, block: int | None = None) -> CodebookLinear:
+    def from_dense(
+        cls, layer: nn.Linear, *, per: Per | None = None, block: int | None = None
+    ) -> CodebookLinear:
         """A copy of a Linear with the same weight, bit for bit; the bias is the same parameter.
 
         ``per`` says for what there is a codebook: the ``"tensor"``, each ``"row"``, each block of so many
         consecutive weights; ``None`` takes the smaller of the first two. Raises ``ValueError`` where no
         codebook is smaller than the weight.
         """
-        return cls._around(layer, block)._filled(must_code(layer.weight, per), layer.weight)
+        return cls._around(layer, block)._filled(must_pack(layer.weight, per), layer.weight)
 
     @classmethod
     def _around(cls, layer: nn.Linear, block: int | None) -> CodebookLinear:
@@ -72,8 +74,7 @@ class CodebookLinear(CodebookModule):
     def to_dense(self) -> nn.Linear:
         """The Linear with this weight; the bias is the same parameter."""
         new = nn.Linear(self.in_features, self.out_features, False, device="meta")
-        new.weight = self._dense_weight()
-        new.bias = self.bias
+        new.weight, new.bias = self._dense_weight(), self.bias
         return new.train(self.training)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What layers with packed weights have in common: indices and codebooks in memory, the weight when asked for."""
+"""What layers with packed weights have in common: indices and codebooks, and the weight when asked for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.utils.checkpoint import checkpoint
 from weightshare import checks
 from weightshare.compress import kernels
 from weightshare.compress.codebook import patterns, tensor_of
-from weightshare.compress.coded import Coded, bytes_for, encode
 from weightshare.compress.decode import decode
 from weightshare.compress.packing import bits_for
+from weightshare.compress.weights import PackedWeight, bytes_for, pack_weight
 from weightshare.training import inputs
-from weightshare.training.vectors import PER, Per, check_per
+from weightshare.training.vectors import Per, check_per
 
 Some = TypeVar("Some", bound="CodebookModule")
 
@@ -73,11 +73,11 @@ class CodebookModule(nn.Module):
         bias = "" if self.bias is not None else ", bias=False"
         return f"{'x'.join(map(str, self.shape))}, {k} values{each}, {self.bits} bits{bias}{block}"
 
-    def _filled(self: Some, coded: Coded, like: Tensor) -> Some:
-        """Take over a coded weight, on the device of ``like`` and of its dtype."""
-        values = tensor_of(coded.values, like.dtype, coded.values.shape).to(like.device)
+    def _filled(self: Some, packed: PackedWeight, like: Tensor) -> Some:
+        """Take over a packed weight, on the device of ``like`` and of its dtype."""
+        values = tensor_of(packed.values, like.dtype, packed.values.shape).to(like.device)
         self.codebook = nn.Parameter(values, requires_grad=like.requires_grad)
-        self.indices = torch.from_numpy(coded.packed).to(like.device)
+        self.indices = torch.from_numpy(packed.indices).to(like.device)
         return self
 
     def _dense_weight(self) -> nn.Parameter:
@@ -97,9 +97,7 @@ class CodebookModule(nn.Module):
             return torch.cat(parts, dim)
         return self._joined(blocks, apply, dim)
 
-    def _joined(
-        self, blocks: list[tuple[int, int]], apply: Callable[[int, int], Tensor], dim: int
-    ) -> Tensor:
+    def _joined(self, blocks: list[tuple[int, int]], apply: Callable[[int, int], Tensor], dim: int) -> Tensor:
         out: Tensor | None = None
         for lo, hi in blocks:
             part = apply(lo, hi)
@@ -129,7 +127,8 @@ class CodebookModule(nn.Module):
             if codebook.shape != self.codebook.shape:
                 fresh = torch.empty_like(self.codebook, requires_grad=False).new_empty(codebook.shape)
                 self.codebook = nn.Parameter(fresh, requires_grad=self.codebook.requires_grad)
-            self.indices = self.indices.new_empty(packed.shape)
+            if packed.shape != self.indices.shape:
+                self.indices = self.indices.new_empty(packed.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -152,19 +151,19 @@ def _unsound(shape: tuple[int, ...], codebook: Tensor, packed: Tensor) -> str | 
     return None
 
 
-def best_code(weight: Tensor, per: Per | None) -> Coded | None:
-    """The smallest coding of a weight, if one is smaller than the weight; ``per=None`` tries tensor and row."""
+def best_packed(weight: Tensor, per: Per | None) -> PackedWeight | None:
+    """The smallest way to pack a weight that is smaller than it; ``per=None`` tries tensor and row."""
     bits = patterns(weight)
     best, below = None, bits.nbytes
     for groups in _groupings(weight, per):
-        coded = encode(bits, groups, below)
-        if coded is not None:
-            best, below = coded, coded.bytes
+        packed = pack_weight(bits, groups, below)
+        if packed is not None:
+            best, below = packed, packed.nbytes
     return best
 
 
 def _groupings(weight: Tensor, per: Per | None) -> Iterator[int]:
-    """In how many stretches the weight may be coded."""
+    """In how many stretches the weight may be packed."""
     if per is None or per == "tensor":
         yield 1
     if weight.numel() and (per == "row" or (per is None and len(weight) > 1)):
@@ -175,18 +174,20 @@ def _groupings(weight: Tensor, per: Per | None) -> Iterator[int]:
 
 def check_stretch(per: Any) -> Per | None:
     """Accept what a codebook can be for: ``None``, the tensor, a row, or a block of consecutive weights."""
-    if per is not None and check_per(per) in set(PER) - {"tensor", "row"}:
+    if per is None:
+        return None
+    if check_per(per) in ("column", "group"):
         raise ValueError(f"per must be None, 'tensor', 'row' or a block of that many weights, got {per!r}")
-    return per
+    return per  # type: ignore[no-any-return]
 
 
-def must_code(weight: Tensor, per: Per | None) -> Coded:
-    """:func:`best_code`, or ``ValueError`` where nothing is smaller than the weight."""
+def must_pack(weight: Tensor, per: Per | None) -> PackedWeight:
+    """:func:`best_packed`, or ``ValueError`` where nothing is smaller than the weight."""
     checks.float_tensor("weight", weight)
-    coded = best_code(weight, check_stretch(per))
-    if coded is None:
+    packed = best_packed(weight, check_stretch(per))
+    if packed is None:
         raise ValueError(
             f"the weight of shape {tuple(weight.shape)} has too many distinct values for a codebook to be "
             f"smaller than it; tie it first (weightshare.tie), or keep the layer as it is"
         )
-    return coded
+    return packed

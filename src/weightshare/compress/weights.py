@@ -1,4 +1,4 @@
-"""A weight as codebooks and packed indices: one codebook, or one for each of equal stretches (its rows, say)."""
+"""A weight as codebooks and packed indices: one codebook, or one for each of equal stretches (rows, say)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ MOST_BITS = 16
 
 
 @dataclass(frozen=True)
-class Coded:
+class PackedWeight:
     """Codebooks as bit patterns, one a row, and the packed indices of all weights in order."""
 
     values: Bits
-    packed: Bytes
+    indices: Bytes
 
     @property
-    def bytes(self) -> int:
-        return self.values.nbytes + self.packed.nbytes
+    def nbytes(self) -> int:
+        """Bytes of both."""
+        return self.values.nbytes + self.indices.nbytes
 
 
 def bytes_for(count: int, bits: int) -> int:
@@ -32,11 +33,11 @@ def bytes_for(count: int, bits: int) -> int:
     return -(-count // 8) * bits
 
 
-def encode(patterns: Bits, groups: int, below: int) -> Coded | None:
-    """Code ``groups`` equal stretches of the patterns, if that takes less than ``below`` bytes.
+def pack_weight(patterns: Bits, groups: int, below: int) -> PackedWeight | None:
+    """Pack ``groups`` equal stretches of the patterns, if that takes less than ``below`` bytes.
 
-    >>> coded = encode(np.array([7, 7, 3, 3, 9, 9, 9, 9], np.uint32), groups=2, below=100)
-    >>> coded.values, coded.packed
+    >>> packed = pack_weight(np.array([7, 7, 3, 3, 9, 9, 9, 9], np.uint32), groups=2, below=100)
+    >>> packed.values, packed.indices
     (array([[3, 7],
            [9, 9]], dtype=uint32), array([3], dtype=uint8))
     """
@@ -53,7 +54,7 @@ def encode(patterns: Bits, groups: int, below: int) -> Coded | None:
     numbers = np.zeros(-(-patterns.size // 8) * 8, np.uint8 if bits <= 8 else np.uint16)
     for number, stretch, table in zip(_split(numbers, stretches), stretches, tables):
         number[:] = indices(stretch, table)
-    return Coded(values, pack(numbers, bits))
+    return PackedWeight(values, pack(numbers, bits))
 
 
 def most_values(count: int, groups: int, itemsize: int, below: int) -> int:
