@@ -12,7 +12,7 @@ from typing import IO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the place of ``path`` when all is written; on an error nothing changes."""
+    """A file to write to, which takes the place of ``path`` when it is whole; an error changes nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:

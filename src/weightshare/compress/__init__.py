@@ -1,1 +1,6 @@
 """Files and models that shrink: distinct values once, and indices into them."""
+
+from weightshare.compress.reader import Reader, load
+from weightshare.compress.writer import save
+
+__all__ = ["Reader", "load", "save"]

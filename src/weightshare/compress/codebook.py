@@ -52,7 +52,9 @@ def patterns(tensor: Tensor) -> Bits:
     """
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     if plain.element_size() not in _UNSIGNED:
-        raise TypeError(f"tensors of dtype {tensor.dtype} have no codebook: {plain.element_size()} bytes each")
+        raise TypeError(
+            f"tensors of dtype {tensor.dtype} have no codebook: {plain.element_size()} bytes each"
+        )
     return plain.view(torch.uint8).numpy().view(_UNSIGNED[plain.element_size()])
 
 
@@ -130,20 +132,35 @@ def indices(bits: Bits, values: Bits, threads: int | None = None) -> Bits:
     >>> indices(np.array([7, 7, 3], np.uint32), np.array([3, 7], np.uint32))
     array([1, 1, 0], dtype=uint8)
     """
-    threads = threads or torch.get_num_threads()
-    out = np.empty(bits.size, index_type(bits_for(values.size)))
-    width = bits_for(max(2 * values.size, 4))
-    slots = np.zeros(1 << width, np.int32 if values.size < 1 << 31 else np.int64)
-    kernels.fill_slots(values, slots, 64 - width)
-    missing = np.zeros(max(len(slices(bits.size)), 1), np.int64)
+    numbers, counts = numbered(bits, values, bits_for(values.size), threads)
+    if counts[-1]:
+        raise ValueError(f"{counts[-1]} of {bits.size} patterns are not among the {values.size} values")
+    return numbers
 
-    def work(number: int, lo: int, hi: int) -> None:
-        missing[number] = kernels.find_all(bits[lo:hi], values, slots, 64 - width, out[lo:hi])
 
-    run([partial(work, number, lo, hi) for number, (lo, hi) in enumerate(slices(bits.size))], threads)
-    if missing.any():
-        raise ValueError(f"{missing.sum()} of {bits.size} patterns are not among the {values.size} values")
-    return out
+def numbered(
+    bits: Bits, values: Bits, width: int | None = None, threads: int | None = None
+) -> tuple[Bits, NDArray[np.int64]]:
+    """The number of each pattern, k for one that is not among the k values; and how often each occurs.
+
+    >>> numbered(np.array([7, 5, 3], np.uint32), np.array([3, 7], np.uint32))
+    (array([1, 2, 0], dtype=uint8), array([1, 1, 1]))
+    """
+    threads, k = threads or torch.get_num_threads(), values.size
+    out = np.empty(bits.size, index_type(bits_for(k + 1) if width is None else width))
+    room = bits_for(max(2 * k, 4))
+    slots = np.zeros(1 << room, np.int32 if k < 1 << 31 else np.int64)
+    kernels.fill_slots(values, slots, 64 - room)
+    pieces = slices(bits.size)
+    counts = np.zeros((min(threads, max(len(pieces), 1)), k + 1), np.int64)
+
+    def work(part: int) -> None:
+        for lo, hi in pieces[part :: len(counts)]:
+            kernels.find_all(bits[lo:hi], values, slots, 64 - room, out[lo:hi], counts[part])
+
+    run([partial(work, part) for part in range(len(counts))], threads)
+    total: NDArray[np.int64] = counts.sum(axis=0)
+    return out, total
 
 
 def lookup(numbers: Bits, values: Bits, out: Bits | None = None, threads: int | None = None) -> Bits:

@@ -40,10 +40,10 @@ def fill_slots(values, slots, shift):
 
 
 @kernel
-def find_all(patterns, values, slots, shift, out):
-    """out = number of each pattern among the values; returns how many patterns are not there."""
+def find_all(patterns, values, slots, shift, out, counts):
+    """out = number of each pattern among the values, or their number if it is not there; and counts."""
     mask = np.int64(slots.size - 1)
-    missing = 0
+    none = np.int64(values.size)
     for i in range(patterns.size):
         wanted = patterns[i]
         at = np.int64((np.uint64(wanted) * np.uint64(_HASH)) >> np.uint64(shift))
@@ -51,9 +51,9 @@ def find_all(patterns, values, slots, shift, out):
         while found != 0 and values[found - 1] != wanted:
             at = (at + 1) & mask
             found = np.int64(slots[at])
-        missing += found == 0
-        out[i] = max(found - 1, 0)
-    return missing
+        number = found - 1 if found != 0 else none
+        out[i] = number
+        counts[number] += 1
 
 
 @kernel
@@ -185,7 +185,7 @@ def add_rows(packed, bits, start, values, length, sums):
 def decode_ans(words, left, first, shift, values, out):
     """Pop ``out.size`` symbols from a stream that constriction's AnsCoder wrote, and look them up.
 
-    Symbol s has the quantiles from left[s] to left[s + 1] - 1; first[q >> shift] is a symbol at or before q's.
+    Symbol s has the quantiles left[s] to left[s + 1] - 1; first[q >> shift] is a symbol at or before q's.
     Returns whether the stream ended as it began: no word left, state 0.
     """
     at = words.size
@@ -208,3 +208,15 @@ def decode_ans(words, left, first, shift, values, out):
             at -= 1
             state = (state << np.uint64(32)) | np.uint64(words[at])
     return at == 0 and state == 0
+
+
+@kernel
+def fill_marked(out, mark, literals):
+    """Replace each ``mark`` in ``out`` by the next literal; returns how many marks there are."""
+    at = 0
+    for i in range(out.size):
+        if out[i] == mark:
+            if at < literals.size:
+                out[i] = literals[at]
+            at += 1
+    return at

@@ -39,7 +39,8 @@ def codes_of(counts: Counts) -> NDArray[np.uint8]:
     x = np.maximum(counts >> shift, 1) << 3
     exponent = np.frexp(x.astype(np.float64))[1] - 4  # x is in [8, 16) * 2^exponent
     mantissa = (x + ((1 << exponent) >> 1)) >> exponent
-    return (8 * exponent + mantissa - 8).astype(np.uint8)
+    codes: NDArray[np.uint8] = (8 * exponent + mantissa - 8).astype(np.uint8)
+    return codes
 
 
 def weights_of(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -60,7 +61,7 @@ def _bits(counts: Counts, weights: NDArray[np.int64]) -> float:
     return float((counts * (PRECISION - np.log2(weights))).sum())
 
 
-def cost(counts: Counts, width: int) -> float:
+def cost(counts: Counts) -> float:
     """The cross entropy, the frequencies (which may yet be squeezed) and the chunks' overhead."""
     if not 2 <= counts.size <= MOST:
         return math.inf
@@ -119,7 +120,8 @@ def decode(coded: Coded, values: Bits, count: int, start: int, out: Bits) -> Non
     left = np.zeros(weights.size + 1, np.uint32)
     np.cumsum(weights, out=left[1:])
     shift = PRECISION - min(max(bits_for(weights.size) + 2, 12), 16)
-    first = (np.searchsorted(left, np.arange(1 << (PRECISION - shift)) << shift, "right") - 1).astype(np.uint32)
+    buckets = np.arange(1 << (PRECISION - shift)) << shift
+    first = (np.searchsorted(left, buckets, "right") - 1).astype(np.uint32)
     words, chunk = coded.parts["indices"], coded.settings["chunk"]
     edges = chunks.bounds(words, count, chunk)
 

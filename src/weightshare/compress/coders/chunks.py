@@ -37,7 +37,12 @@ def bounds(payload: NDArray[Any], count: int, chunk: int) -> NDArray[np.int64]:
 
 
 def decode_each(
-    work: Callable[[int, Bits], None], count: int, chunk: int, start: int, out: Bits, threads: int | None = None
+    work: Callable[[int, Bits], None],
+    count: int,
+    chunk: int,
+    start: int,
+    out: Bits,
+    threads: int | None = None,
 ) -> None:
     """Call ``work(number, into)`` for every chunk that overlaps ``start`` and what follows, on threads.
 

@@ -33,14 +33,14 @@ class Coder(Protocol):
     """Each array and its dtype in safetensors."""
     SETTINGS: frozenset[str]
 
-    def cost(self, counts: Counts, width: int) -> float:
-        """Bytes that it will take, about; infinite where this coder cannot or need not be tried."""
+    def cost(self, counts: Counts) -> float:
+        """Bytes that it will take, about; infinite where it cannot, NaN where only trying tells."""
 
     def encode(self, indices: Bits, counts: Counts) -> Coded:
         """Store the indices."""
 
     def check(self, coded: Coded, count: int, distinct: int) -> None:
-        """Raise ``ValueError`` unless ``count`` indices below ``distinct`` can be in there; allocate nothing."""
+        """Raise ``ValueError`` unless ``count`` indices below ``distinct`` can be in there."""
 
     def decode(self, coded: Coded, values: Bits, count: int, start: int, out: Bits) -> None:
         """``out[i] = values[index start + i]`` out of ``count``; ``ValueError`` for what is broken.

@@ -12,7 +12,7 @@ PARTS = {"indices": "U8"}
 SETTINGS = frozenset({"bits"})
 
 
-def cost(counts: Counts, width: int) -> float:
+def cost(counts: Counts) -> float:
     """Exactly what it takes; up to 2^32 values."""
     bits = bits_for(counts.size)
     return packed_size(int(counts.sum()), bits) if bits <= 32 else math.inf

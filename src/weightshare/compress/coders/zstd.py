@@ -1,4 +1,4 @@
-"""Zstandard over indices of 1, 2, 4, 8, 16 or 32 bits: for what repeats, which no count of single values sees."""
+"""Zstandard over indices of 1, 2, 4, 8, 16 or 32 bits: for repeats that counts do not show."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ SETTINGS = frozenset({"bits", "chunk"})
 
 LEVEL = 3
 _CHUNK = 1 << 20  # indices
+_WINDOW = 1 << 27  # bytes that a frame may make a reader hold: what the library's highest levels ask for
 
 
 def aligned_bits(distinct: int) -> int:
@@ -29,7 +30,7 @@ def aligned_bits(distinct: int) -> int:
     return 1 << max(bits_for(distinct) - 1, 0).bit_length()
 
 
-def cost(counts: Counts, width: int) -> float:
+def cost(counts: Counts) -> float:
     """Nobody knows before it has been tried."""
     return math.nan if 2 <= counts.size <= 1 << 32 else math.inf
 
@@ -51,7 +52,9 @@ def check(coded: Coded, count: int, distinct: int) -> None:
     """Every frame must say that it holds what its chunk needs."""
     bits, chunk = coded.settings["bits"], coded.settings["chunk"]
     if bits != aligned_bits(distinct) or distinct < 2:
-        raise ValueError(f"indices into {distinct} values have {aligned_bits(distinct)} bits here, not {bits}")
+        raise ValueError(
+            f"indices into {distinct} values have {aligned_bits(distinct)} bits here, not {bits}"
+        )
     payload = coded.parts["indices"]
     edges = chunks.bounds(payload, count, chunk)
     for number in range(edges.size - 1):
@@ -93,10 +96,12 @@ def decompressed(frame: Bytes, size: int, what: str) -> Bytes:
     zstandard = library("zstandard", "reading this file")
     _check_frame(frame, size, what)
     try:
-        plain = zstandard.ZstdDecompressor().decompress(frame.data, allow_extra_data=False)
+        plain = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompress(
+            frame.data, allow_extra_data=False
+        )
     except zstandard.ZstdError as error:
         raise ValueError(f"{what} is broken ({error})") from None
-    return np.frombuffer(plain, np.uint8)
+    return np.frombuffer(bytearray(plain), np.uint8)
 
 
 def squeezed_size(plain: Bytes) -> int:
