@@ -143,6 +143,80 @@ def test_fsdp2_with_everything(two):
     two.run(on_rank_extras)
 
 
+def on_rank_bytes(rank, ranks):
+    """With ties, the prox and a controller that measures stay under 5 % of the tensor."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(258, 1000), nn.Tanh(), nn.Linear(1000, 3))
+    with torch.no_grad():
+        model[0].weight.copy_((model[0].weight * 200).round() / 200)  # about 25 values
+    model = sharded(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    rule = ws.Rule(BIG, alpha=0.01, coupling="decoupled", target_distinct=100, tolerance=0.9)
+    sharing = ws.WeightSharing(model, optimizer, rule)
+    train(model, optimizer, 9)
+    tensor, shares = 4 * 258_000, []
+
+    def after():
+        shares.append(sharing.report()[BIG]["exchanged"] / tensor)
+
+    train(model, optimizer, 1, after=after)  # the tenth step is the one that measures
+    assert sharing.units[0].control.measurements == 1
+    assert sharing.report()["total"]["exchanged"] == sharing.report()[BIG]["exchanged"] > 0
+    assert shares[0] < 0.05, (shares, sharing.report())
+    return sharing.report()[BIG]["distinct"]
+
+
+def test_bytes_of_a_step_that_measures(two):
+    assert all(10 < distinct < 100 for distinct in two.run(on_rank_bytes))
+
+
+def heal(model, **settings):
+    """Ties, some of them zeros and some across tensors; then a few steps with the ties frozen."""
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("weight"):
+                p.copy_((p * 20).round() / 20)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    train(model, optimizer, 1, seed=3)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if name.endswith("weight"):
+                p.copy_((p * 20).round() / 20)
+    ws.freeze_clusters(model, optimizer=optimizer, **settings)
+    train(model, optimizer, 3, seed=4)
+    ws.unfreeze(model)
+
+
+def on_rank_heal(rank, ranks, per):
+    model, single = sharded(model_of()), model_of()
+    heal(model, per=per)
+    heal(single, per=per)
+    assert_same(full(model), full(single))
+    both = [w for name, w in full(model).items() if name.endswith("weight")]
+    assert len(both[0].unique()) < 10 or per == "row"
+    assert (len(torch.cat([w.reshape(-1) for w in both]).unique()) <= 5) == (per == "group")
+
+
+@pytest.mark.parametrize("per", ["tensor", "row", "group"])
+def test_healing_in_shards(two, per):
+    two.run(on_rank_heal, per)
+
+
+def on_rank_ddp_heals(rank, ranks):
+    model = nn.parallel.DistributedDataParallel(model_of())
+    torch.manual_seed(rank)
+    heal(model)
+    for p in model.parameters():
+        copies = [torch.empty_like(p) for _ in range(ranks)]
+        dist.all_gather(copies, p.detach())
+        assert all(torch.equal(copy, p) for copy in copies)
+    assert len(model.module[0].weight.unique()) < 10
+
+
+def test_healing_under_ddp(two):
+    two.run(on_rank_ddp_heals)
+
+
 def on_rank_ddp(rank, ranks):
     model = nn.parallel.DistributedDataParallel(model_of())
     optimizer = optimizer_of(model)
