@@ -66,6 +66,8 @@ def test_blocks_agree_with_scipy():
     x, clusters = ws.isotonic_regression(torch.from_numpy(y), return_clusters=True)
     assert clusters.starts.tolist() == theirs.blocks[:-1].tolist()
     assert clusters.starts.dtype == torch.int64
+    assert clusters.count == len(theirs.blocks) - 1
+    assert isinstance(clusters.count, int)
     assert torch.allclose(clusters.expand(clusters.means(torch.from_numpy(y))), x, rtol=1e-14)
     down, blocks = ws.isotonic_regression(torch.from_numpy(y), increasing=False, return_clusters=True)
     assert torch.equal(blocks.expand(blocks.means(down)), down)
@@ -107,8 +109,35 @@ def test_weights_of_any_magnitude():
     for factor in (2.0**-1000, 2.0**1000):
         weights = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64) * factor
         assert torch.equal(ws.isotonic_regression(y, weights), expected)
-    wild = ws.isotonic_regression(y, torch.tensor([1e300, 1e-300, 1.0], dtype=torch.float64))
-    assert torch.allclose(wild, torch.tensor([3.0, 3.0, 3.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("algorithm", TABLE)
+def test_products_with_weights_stay_in_range(algorithm):
+    """Values and weights are fine by themselves; their products are below the smallest number."""
+    for y, weights in (
+        ([3e-300, 1e-300], [1e-60, 1e-60]),
+        ([3e-320, 1e-320, 1e-310], [1e-60, 1e-60, 1.0]),
+        ([3e-200, 1e-200, 1e-190], [1e-90, 1e-90, 1e90]),
+        ([3.0, 1.0, 2.5], [1e-90, 3e-90, 1e90]),
+        ([3.0, 1.0, 2.5], [5e-324, 5e-324, 5e-324]),
+        ([1e300, -1e300, 1e299], [1e300, 3e300, 1e300]),
+    ):
+        expected = exact.isotonic([Fraction(a) for a in y], [Fraction(a) for a in weights])
+        y, weights = (torch.tensor(a, dtype=torch.float64) for a in (y, weights))
+        for got in (
+            ws.isotonic_regression(y, weights, algorithm=algorithm),
+            ws.isotonic_regression(torch.stack([y, y]), weights, algorithm=algorithm)[1],
+        ):
+            assert exact.close(got, expected, float(y.abs().max()))
+
+
+def test_weights_too_far_apart_to_be_summed_are_refused():
+    y, weights = torch.tensor([[0.0, 5.0, 3.0], [1e300, 1e-10, 1e-5]], dtype=torch.float64)
+    for algorithm in TABLE:
+        with pytest.raises(
+            ValueError, match=r"may differ by a factor of 4.15e\+180 at most, got 1e-10 and 1e\+300"
+        ):
+            ws.isotonic_regression(y, weights, algorithm=algorithm)
 
 
 @pytest.mark.parametrize("bad", [[0.0, 1.0], [-1.0, 1.0], [float("nan"), 1.0], [float("inf"), 1.0]])

@@ -20,7 +20,9 @@ from weightshare.solution import ZEROED, Solution
 # Outside of these, sums could overflow or means lose bits below the smallest number; such rows are solved
 # at another size (the maps are homogeneous, and powers of two are exact).
 _LARGE, _SHRINK = 2.0**900, 2.0**-200
-_SMALL, _GROW = 2.0**-900, 2.0**500
+_SMALL, _GROW = 2.0**-900, 2.0**700
+# In a regression values are multiplied by weights, so that both share the range.
+_SMALL_WEIGHTED, _WIDEST = 2.0**-300, 2.0**600
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm:
     return Solution(out, ids, gates, Info(algorithm, clusters=row.numel()))
 
 
-def _resize(w: Tensor, *coefficients: Tensor) -> Tensor | None:
+def _resize(w: Tensor, *coefficients: Tensor, small: float = _SMALL) -> Tensor | None:
     """A power of two for each row that keeps its sums in range, or ``None`` if no row needs one."""
     top = torch.zeros((), dtype=torch.float64, device=w.device).expand(w.shape[0])
     if w.dtype == torch.float64:
@@ -97,7 +99,7 @@ def _resize(w: Tensor, *coefficients: Tensor) -> Tensor | None:
         top = torch.maximum(top, coefficient)
     if w.dtype != torch.float64:
         top = top.clamp(min=1.0)  # sums of the other dtypes are in the middle of float64's range
-    factor = torch.ones_like(top).masked_fill_(top > _LARGE, _SHRINK).masked_fill_(top < _SMALL, _GROW)
+    factor = torch.ones_like(top).masked_fill_(top > _LARGE, _SHRINK).masked_fill_(top < small, _GROW)
     return None if bool((factor == 1).all()) else factor
 
 
@@ -127,19 +129,29 @@ def _scatter(per_cluster: Tensor, size: Tensor, order: Tensor) -> Tensor:
 
 def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
     """Isotonic regression (Eq. 6) of every row of ``y`` with positive ``weights``; the gate is unused."""
-    factor = _resize(y)
+    factor = _resize(y, small=_SMALL_WEIGHTED)
     if factor is None:
         return _isotonic_rows(y, weights, algorithm)
     resized = _isotonic_rows(y * factor[:, None], weights, algorithm)
     return replace(resized, out=resized.out / factor[:, None])
 
 
+def _proportions(weights: Tensor) -> Tensor:
+    """Only the proportions of the weights matter: take a power of two out of each row, so that sums stay
+    away from overflow and underflow."""
+    heavy, light = weights.amax(1, keepdim=True), weights.amin(1, keepdim=True)
+    if bool((heavy / light > _WIDEST).any()):
+        raise ValueError(
+            f"weights of one vector may differ by a factor of {_WIDEST:.3g} at most, "
+            f"got {float(light.min())} and {float(heavy.max())}"
+        )
+    return weights * (torch.frexp(heavy).mantissa / heavy).clamp(max=2.0**1000)
+
+
 def _isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> Solution:
     rows, d = y.shape
     flat = y.to(torch.float64).reshape(-1)
-    # Only the proportions of the weights matter; this keeps their sums away from overflow and underflow.
-    mass = weights.to(torch.float64)
-    mass = (mass / mass.amax(1, keepdim=True)).clamp(min=2.0**-1000).reshape(-1)
+    mass = _proportions(weights.to(torch.float64)).reshape(-1)
     offsets = torch.arange(0, (rows + 1) * d, d, device=y.device)
     heads = lookup(algorithm)(Chain(flat, mass, offsets)).heads
     cluster = heads.cumsum(0) - 1

@@ -37,7 +37,8 @@ def isotonic_regression(
 
     Args:
         y: float64, float32, float16 or bfloat16.
-        weights: positive, broadcastable to ``y``; all one if left out.
+        weights: positive, broadcastable to ``y``; all one if left out. Those of one vector may differ by a
+            factor of 4e180 at most.
         increasing: ``False`` asks for a non-increasing ``x``.
         algorithm: a name from :func:`weightshare.algorithms`.
         return_clusters: also return the blocks. Their positions count along ``y`` from left to right
@@ -53,7 +54,7 @@ def isotonic_regression(
     checks.choice("algorithm", algorithm, collisions.TABLE)
     if not isinstance(increasing, (bool, np.bool_)):
         raise TypeError(f"increasing must be True or False, got {increasing!r}")
-    rows = Rows.of(y, -1 if y.ndim else None)
+    rows = Rows.of(y, -1 if y.ndim > 1 else None)
     weight_rows = _weight_rows(weights, y)
     if not checks.opaque(y):
         checks.finite("y", y.detach())

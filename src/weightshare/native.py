@@ -16,6 +16,7 @@ from weightshare import certified, checks
 from weightshare.certified import ClusterTable, Info, ProxResult
 from weightshare.solution import ZEROED, Hint, Solution, Table
 
+LEAST_TOP = 1e-200  # times the lightest weight that is carried, and times 2^-53 for its last place
 _FORMATS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -37,8 +38,8 @@ def prox_values(
 
 def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint = None) -> Solution:
     """The same with the cluster and the gate of each weight, from the solver's tables."""
-    out, ids = torch.empty_like(w), torch.empty(w.shape, dtype=torch.int64)
-    gate = torch.empty(w.shape, dtype=torch.int8)
+    out, ids = torch.empty_like(w), w.new_empty(w.shape, dtype=torch.int64)
+    gate = w.new_empty(w.shape, dtype=torch.int8)
     alike = all(_uniform(c) for c in (alpha, beta, scale))
     if w.shape[0] > 1 and alike and not certified.row_by_row(w.shape[0], w.shape[1], torch.get_num_threads()):
         source, form = _memory(w)
@@ -78,8 +79,8 @@ def _each_row(
     """Solve the rows one by one, on request with the clusters and the cluster of each weight."""
     guess = None
     if hint is not None and w.shape[0] == 1:
-        centres, sizes = (part.detach().cpu().to(torch.float64).numpy() for part in hint)
-        guess = (centres, sizes)
+        centres, sizes = (part.detach().cpu().to(torch.float64) for part in hint)
+        guess = (centres.numpy(), sizes.nan_to_num(0.0, 0.0, 0.0).numpy())
     source, form = _memory(w)
     target, _ = _memory(out)
     for r in range(w.shape[0]):
@@ -101,12 +102,14 @@ def isotonic_rows(y: Tensor, weights: Tensor | None) -> Solution:
         result = certified.isotonic_rows(source, mass, threads=threads)
     heads = torch.from_numpy(result.heads).view(y.shape)
     out = torch.from_numpy(result.out).view(y.shape).to(y.dtype)
-    return Solution(out, heads.cumsum(1) - 1, torch.empty(0, dtype=torch.int8), Info("tiles"))
+    return Solution(out, heads.cumsum(1) - 1, y.new_empty(0, dtype=torch.int8), Info("tiles"))
 
 
-def weights_fit(weights: Tensor) -> bool:
-    """Whether the compiled regression can carry these weights without leaving the range of float64."""
-    return float(weights.max() / weights.min()) < certified.isotonic.SAFE
+def in_range(y: Tensor, weights: Tensor) -> bool:
+    """Whether the compiled regression can carry these products without leaving the range of float64."""
+    top = y.detach().abs().amax(1)
+    small = bool(((top > 0) & (top < LEAST_TOP)).any())
+    return not small and float(weights.max() / weights.min()) < certified.isotonic.SAFE
 
 
 def _memory(values: Tensor) -> tuple[Any, str | None]:

@@ -43,7 +43,7 @@ def prox_values(
 
 def isotonic_rows(y: Tensor, weights: Tensor | None, algorithm: str) -> Solution:
     """Isotonic regression (Eq. 6) of every row of ``y`` with positive ``weights``; the gate is unused."""
-    if compiled(y, algorithm) and (weights is None or native.weights_fit(weights)):
+    if compiled(y, algorithm) and (weights is None or native.in_range(y, weights)):
         return native.isotonic_rows(y.contiguous(), weights)
     if weights is None:
         weights = torch.ones((), dtype=torch.float64, device=y.device).expand(y.shape)

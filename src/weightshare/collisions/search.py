@@ -66,7 +66,7 @@ def _perform_collisions(y: Tensor, mass: Tensor, start: Tensor, stop: Tensor) ->
     m = torch.where(inside, mass, 0.0)
     total = m.sum(1, keepdim=True)
     base = y.gather(1, start[:, None])
-    mean = base + ((y - base) * m).sum(1, keepdim=True) / total.clamp(min=1e-300)
+    mean = base + ((y - base) * m).sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
     at_head = inside & (column == start[:, None])
     y = torch.where(at_head, mean, y)
     mass = torch.where(at_head, total, torch.where(inside, 0.0, mass))
