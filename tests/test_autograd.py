@@ -113,8 +113,26 @@ def test_bad_numbers_are_seen_inside_compiled_code():
     compiled = torch.compile(lambda w, a: ws.prox(w, a), fullgraph=True, backend="aot_eager")
     with pytest.raises(ValueError, match="w must be finite"):
         compiled(torch.tensor([0.0, float("nan")]), torch.tensor(0.1))
-    with pytest.raises(ValueError, match="alpha must be >= 0"):
+    with pytest.raises(ValueError, match="alpha must be finite and >= 0, got -0.1"):
         compiled(torch.tensor([0.0, 1.0]), torch.tensor(-0.1))
+
+
+def test_factors_out_of_range_are_seen_where_only_products_are():
+    """With a negative rho, 1 - rho is positive; so is alpha times step if both are negative."""
+    w = torch.tensor([0.0, 1.0])
+    factors = torch.func.vmap(lambda r: ws.prox(w, 0.1, rho=r))
+    compiled = torch.compile(lambda r: ws.prox(w, 0.1, rho=r), fullgraph=True, backend="aot_eager")
+    for rho in (-0.5, 1.5):
+        for call in (
+            lambda r: factors(torch.tensor([0.5, r])),
+            compiled,
+            lambda r: compiled(torch.tensor(r)),
+        ):
+            with pytest.raises(ValueError, match=r"got nan; rho must be in \[0, 1\]"):
+                call(rho)
+    negative = torch.compile(lambda a: ws.prox(w, a, step=a), fullgraph=True, backend="aot_eager")
+    with pytest.raises(ValueError, match="alpha must be finite.*step finite and >= 0"):
+        negative(-0.5)
 
 
 def test_torch_func_transforms():
@@ -131,6 +149,58 @@ def test_torch_func_transforms():
     leaf = w.clone().requires_grad_()
     ws.prox(leaf, 0.3, dim=1).square().sum().backward()
     assert torch.allclose(per_row, leaf.grad)
+
+
+def test_vmap_in_vmap_and_over_nothing():
+    w = data(4, 6)
+    some = torch.tensor([0.1, 0.5])
+    both = torch.func.vmap(lambda r: torch.func.vmap(lambda a: ws.prox(r, a))(some))(w)
+    assert torch.equal(both[2, 1], ws.prox(w[2], some[1]))
+    for function in (lambda r: ws.prox(r, 0.1), lambda r: ws.prox(r[:, None], 0.1, dim=0)[:, 0]):
+        assert torch.func.vmap(function)(w[:0]).shape == (0, 6)
+    assert torch.func.vmap(ws.isotonic_regression)(w[:0]).shape == (0, 6)
+    assert torch.func.vmap(ws.isotonic_regression)(w[:0], w[:0]).shape == (0, 6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traced_and_exported_graphs_compute():
+    w = data(5)
+
+    class Both(torch.nn.Module):
+        def forward(self, w):
+            return ws.prox(w, 0.3, 0.01) + ws.isotonic_regression(w)
+
+    exported = torch.export.export(Both(), (w,)).module()
+    traced = torch.jit.trace(Both(), w)
+    for other in (w, data(5, seed=1)):
+        assert torch.equal(exported(other), Both()(other))
+        assert torch.equal(traced(other), Both()(other))
+
+
+def test_the_default_device_does_not_matter():
+    w = data(3, 8)
+    leaf = w.clone().requires_grad_()
+    with torch.device("meta"):
+        for entry in ws.algorithms():
+            p, clusters = ws.prox(w, 0.3, dim=1, algorithm=entry.name, return_clusters=True)
+            assert {t.device.type for t in (p, clusters.ids, clusters.sizes, clusters.means(p))} == {"cpu"}
+        assert ws.prox(w, 0.3, return_clusters=True)[1].ids.device.type == "cpu"
+        assert ws.isotonic_regression(w, return_clusters=True)[1].ids.device.type == "cpu"
+        ws.prox(leaf, 0.3).sum().backward()
+        assert ws.particles(w, 0.3).positions(1.0).device.type == "cpu"
+    assert leaf.grad.device.type == "cpu"
+
+
+def test_subclasses_of_tensor_are_kept():
+    class Named(torch.Tensor):
+        pass
+
+    w = data(6).as_subclass(Named)
+    for wanted in (False, True):
+        p = ws.prox(w, 0.3, return_clusters=True)[0] if wanted else ws.prox(w, 0.3)
+        assert isinstance(p, Named)
+        assert torch.equal(p.as_subclass(torch.Tensor), ws.prox(data(6), 0.3))
+    assert type(ws.prox(torch.nn.Parameter(data(6)), 0.3)) is torch.Tensor
 
 
 def test_clusters_inside_a_transform_say_why_not():
@@ -154,6 +224,10 @@ def test_forward_mode_says_that_it_is_not_there():
             torch.func.jvp(function, (w,), (w,))
         with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match="forward-mode"):
             function(torch.autograd.forward_ad.make_dual(w, w))
+    with pytest.raises(RuntimeError, match="forward-mode derivatives are not defined"):
+        torch.func.hessian(lambda t: ws.prox(t, 0.3).square().sum())(w)  # forward over reverse
+    twice = torch.func.jacrev(torch.func.jacrev(lambda t: ws.prox(t, 0.3).square().sum()))(w)
+    assert torch.allclose(twice.sum(), torch.tensor(12.0, dtype=torch.float64))
     w = torch.tensor([1.0, 1.0, 2.0])
     tangent = torch.tensor([1.0, 0.0, 0.0])
     _, derivative = torch.func.jvp(ws.penalty, (w,), (tangent,))

@@ -32,6 +32,9 @@ def call(**changes):
         ({"alpha": -1.0}, ValueError, r"alpha must be finite and >= 0, got -1.0"),
         ({"alpha": float("nan")}, ValueError, r"alpha must be finite and >= 0, got nan"),
         ({"alpha": float("inf")}, ValueError, r"alpha must be finite"),
+        ({"alpha": torch.tensor([0.1]).to_sparse()}, ValueError, r"one real element, got a torch.sparse_coo"),
+        ({"alpha": torch.tensor(0.1, device="meta")}, ValueError, r"coefficient is a meta tensor"),
+        ({"alpha": np.bool_(True)}, TypeError, r"alpha must be a number, got .*True"),
         ({"alpha": torch.tensor(-2.0)}, ValueError, r"alpha must be finite and >= 0, got -2.0"),
         (
             {"alpha": torch.ones(2)},
@@ -47,6 +50,11 @@ def call(**changes):
         ({"rho": -0.1}, ValueError, r"rho must be in \[0, 1\], got -0.1"),
         ({"step": -1}, ValueError, r"step must be finite and >= 0, got -1.0"),
         ({"alpha": 1e308, "step": 1e10}, ValueError, r"step \* alpha overflows; lower step or alpha"),
+        (
+            {"alpha": torch.tensor(1e308, dtype=torch.float64), "step": 1e10},
+            ValueError,
+            r"step \* alpha overflows; lower step or alpha",
+        ),
         ({"coupling": "scale"}, ValueError, r"unknown coupling 'scale'.*did you mean 'scaled'"),
         ({"algorithm": "pav"}, ValueError, r"unknown algorithm 'pav': choose one of 'auto', 'sequential'"),
         ({"algorithm": "serach"}, ValueError, r"did you mean 'search'"),
@@ -71,6 +79,19 @@ def test_prox_refuses(changes, error, message):
 def test_numbers_of_other_libraries_are_welcome():
     assert torch.equal(call(alpha=np.float32(0.5)), call(alpha=0.5))
     assert torch.equal(call(alpha=1), call(alpha=1.0))
+
+
+def test_coefficients_are_multiplied_in_float64():
+    """Their own dtype may be too narrow for the product."""
+    for alpha, step in ((3e38, 10.0), (3e4, 10.0), (6e-8, 1e-3)):
+        dtype = torch.float32 if alpha > 1e38 else torch.float16
+        value = torch.tensor(alpha, dtype=dtype)
+        w = W.to(torch.float64)
+        for leaf in (value, value.clone().requires_grad_()):
+            assert torch.equal(ws.prox(w, leaf, step=step), ws.prox(w, float(value), step=step))
+    many = torch.tensor(100, dtype=torch.int8)
+    w = 1000 * W
+    assert torch.equal(ws.prox(w, many, step=many), ws.prox(w, 10_000.0))
 
 
 @pytest.mark.parametrize("function", [ws.penalty, ws.subgradient, ws.isotonic_regression])
@@ -102,6 +123,20 @@ def test_sharded_tensors_are_sent_to_where_they_are_served():
             function(w)
     for function in (ws.isotonic_regression, lambda w: ws.particles(w, 0.1)):
         with pytest.raises(TypeError, match="a DTensor is in pieces"):
+            function(w)
+
+
+def test_tensors_that_wrap_others_are_refused():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    w = TwoTensor(W.clone(), W.clone())
+    for function in (
+        lambda w: ws.prox(w, 0.1),
+        lambda w: ws.prox_(w, 0.1),
+        ws.penalty,
+        ws.isotonic_regression,
+    ):
+        with pytest.raises(TypeError, match="a TwoTensor wraps other tensors.*unwrap it"):
             function(w)
 
 

@@ -87,6 +87,14 @@ def test_a_path_leads_from_the_weight_to_its_prox():
             assert float(motion.positions(time)[i]) == pytest.approx(place, abs=1e-14)
 
 
+def test_alpha_may_be_a_tensor_with_a_value():
+    w = torch.tensor([0.0, 1.0, 4.0])
+    motion = ws.particles(w, torch.tensor(1.0, requires_grad=True), until=torch.tensor(2.0))
+    assert motion.collision_times.tolist() == [1.0]
+    with pytest.raises(ValueError, match="alpha must be a concrete number here"):
+        ws.particles(w, torch.tensor(1.0, device="meta"))
+
+
 def test_trajectories_print_what_happened():
     w = torch.tensor([0.0, 1.0, 4.0])
     assert repr(ws.particles(w, 1.0)) == "Trajectories(3 weights, 1 collision up to t = 1)"

@@ -72,8 +72,11 @@ def test_a_hint_changes_nothing():
     wrong = (torch.tensor([100.0, -7.0]), torch.tensor([50_000, 3]))
     for hint in (clusters, (clusters.values, clusters.sizes), wrong):
         assert torch.equal(ws.prox(moved, 1e-2, hint=hint), expected)
-    with pytest.raises(TypeError, match="hint must be Clusters or a pair of tensors"):
-        ws.prox(moved, 1e-2, hint=3)
+    for hint in (3, wrong[:1], (wrong[0].to("meta"), wrong[1]), (wrong[0] * 1j, wrong[1])):
+        with pytest.raises(TypeError, match="hint must be Clusters or a pair of tensors"):
+            ws.prox(moved, 1e-2, hint=hint)
+    odd = (torch.tensor([float("nan"), 1.0, 2.0]), torch.tensor([40_000.0, float("inf"), -9.0]))
+    assert torch.equal(ws.prox(moved, 1e-2, hint=odd), expected)
     with pytest.raises(ValueError, match="hint must be two vectors of one length"):
         ws.prox(moved, 1e-2, hint=(torch.zeros(2), torch.zeros(3)))
 

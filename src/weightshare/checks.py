@@ -8,11 +8,13 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 COUPLINGS = ("scaled", "decoupled")
+NO_FORWARD_MODE = "forward-mode derivatives are not defined here; use reverse mode (grad, vjp, jacrev)"
 
 
 def float_tensor(name: str, value: Any) -> Tensor:
@@ -52,26 +54,53 @@ def first_where(bad: Tensor, value: Tensor) -> str:
 
 
 def coefficient(name: str, value: Any, *, upper: float = math.inf) -> float | Tensor:
-    """Accept a finite number in [0, upper], or a tensor that holds one; tensors are passed through."""
+    """Accept a finite number in [0, upper], or a tensor that holds one.
+
+    Tensors are returned in float64: a product of two coefficients can leave the range of their own dtype.
+    """
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.dtype.is_complex or value.dtype == torch.bool:
+        real = value.layout == torch.strided and not value.dtype.is_complex and value.dtype != torch.bool
+        if value.numel() != 1 or not real:
             raise ValueError(
                 f"{name} must be a number or a tensor with one real element, "
-                f"got a {value.dtype} tensor of shape {tuple(value.shape)}"
+                f"got a {value.dtype if value.layout == torch.strided else value.layout} tensor "
+                f"of shape {tuple(value.shape)}"
             )
         if not opaque(value):
             _in_range(name, float(value.detach()), upper)
-        return value.reshape(())
+        elsewhere = value.device.type == "mps"  # has no float64
+        return (value.cpu() if elsewhere else value).reshape(()).to(torch.float64)
     if torch.compiler.is_compiling() and isinstance(value, float):
         return value  # comparing it would compile anew for each number; the operator looks at it
     try:
-        if isinstance(value, (str, bytes, bool)):  # float() would read them
+        if isinstance(value, (str, bytes, bool, np.bool_)):  # float() would read them
             raise TypeError
-        number = float(value)  # also NumPy scalars and the like
+        result = float(value)  # also NumPy scalars and the like
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} must be a number, got {value!r} ({type(value).__name__})") from None
-    _in_range(name, number, upper)
-    return number
+    _in_range(name, result, upper)
+    return result
+
+
+def number(name: str, value: Any, *, upper: float = math.inf) -> float:
+    """Accept what :func:`coefficient` does where its value can be looked at; return that."""
+    checked = coefficient(name, value, upper=upper)
+    if not isinstance(checked, Tensor):
+        return checked
+    if opaque(checked):
+        raise ValueError(f"{name} must be a concrete number here, not one that is traced or on meta")
+    return float(checked.detach())
+
+
+def hidden(value: float | Tensor, upper: float = math.inf) -> float | Tensor:
+    """``value``, but NaN for the operator to refuse if it cannot be looked at now and is out of range."""
+    if not isinstance(value, Tensor):
+        if not torch.compiler.is_compiling():
+            return value
+        value = torch.ones((), dtype=torch.float64) * value
+    elif not opaque(value):
+        return value
+    return torch.where((value >= 0) & (value <= upper), value, math.nan)
 
 
 def _in_range(name: str, value: float, upper: float) -> None:
@@ -84,6 +113,7 @@ def opaque(value: Tensor) -> bool:
     """Whether the numbers in ``value`` cannot be looked at now (tracing, vmap, meta tensors)."""
     return (
         torch.compiler.is_compiling()  # first: the rest cannot be traced
+        or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or value.is_meta
         or transformed(value)
         or isinstance(value, torch._subclasses.FakeTensor)
@@ -100,9 +130,7 @@ def has_tangent(value: Tensor) -> bool:
 def no_forward_mode(*values: Tensor) -> None:
     """Raise where a tangent would be lost: the maps have reverse-mode derivatives only."""
     if any(has_tangent(value) for value in values):
-        raise RuntimeError(
-            "forward-mode derivatives are not defined here; use reverse mode (grad, vjp, jacrev)"
-        )
+        raise RuntimeError(NO_FORWARD_MODE)
 
 
 def transformed(value: Tensor) -> bool:

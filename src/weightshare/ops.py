@@ -19,7 +19,9 @@ def prox_rows(
     w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of Algorithm 2; returns the result, the cluster of each weight, and its gate."""
-    check_coefficients(alpha=alpha, beta=beta, scale=scale)
+    check_coefficients(alpha, beta, scale)
+    if w.numel() == 0:  # an empty batch of torch.func.vmap
+        return _prox_shapes(w, alpha, beta, scale, algorithm)
     solution = solve.prox_rows(w, alpha, beta, scale, algorithm)
     return solution.out, solution.ids, solution.gate
 
@@ -29,16 +31,19 @@ def isotonic_rows(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, T
     """Rows of isotonic regression; returns the result and the block of each entry."""
     checks.finite("y", y)
     positive("weights", weights)
+    if y.numel() == 0:
+        return _isotonic_shapes(y, weights, algorithm)
     solution = solve.isotonic_rows(y, weights, algorithm)
     return solution.out, solution.ids
 
 
-def check_coefficients(**coefficients: Tensor) -> None:
+def check_coefficients(alpha: Tensor, beta: Tensor, scale: Tensor) -> None:
     """Look at the numbers; under tracing this is the first place where they can be seen."""
-    for name, value in coefficients.items():
-        checks.finite(name, value)
-        if bool((value < 0).any()):
-            raise ValueError(f"{name} must be >= 0, got {float(value.min())}")
+    for name, value in (("step * alpha", alpha), ("step * beta", beta), ("1 - rho (times step)", scale)):
+        bad = ~((value >= 0) & torch.isfinite(value))
+        if bool(bad.any()):
+            why = "; rho must be in [0, 1], and step finite and >= 0" if bool(value[bad][0].isnan()) else ""
+            raise ValueError(f"{name} must be finite and >= 0, got {float(value[bad][0])}{why}")
 
 
 def positive(name: str, value: Tensor) -> None:
@@ -50,15 +55,19 @@ def positive(name: str, value: Tensor) -> None:
         )
 
 
-@prox_rows.register_fake
-def _(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str) -> tuple[Tensor, Tensor, Tensor]:
+def _prox_shapes(
+    w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, algorithm: str
+) -> tuple[Tensor, Tensor, Tensor]:
     shape = w.shape
     return w.new_empty(shape), w.new_empty(shape, dtype=torch.int64), w.new_empty(shape, dtype=torch.int8)
 
 
-@isotonic_rows.register_fake
-def _(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
+def _isotonic_shapes(y: Tensor, weights: Tensor, algorithm: str) -> tuple[Tensor, Tensor]:
     return y.new_empty(y.shape), y.new_empty(y.shape, dtype=torch.int64)
+
+
+prox_rows.register_fake(_prox_shapes)
+isotonic_rows.register_fake(_isotonic_shapes)
 
 
 def _sums(ids: Tensor, values: Tensor) -> Tensor:
@@ -133,18 +142,28 @@ def _fold(size: int, value: Tensor, axis: int | None) -> Tensor:
     return value.reshape(size * value.shape[1], *value.shape[2:])
 
 
+def _unfold(size: int, outputs: tuple[Tensor, ...], value: Tensor, axis: int | None) -> tuple[Tensor, ...]:
+    """The way back from :func:`_fold` for what came from ``value`` with its mapped ``axis``."""
+    shape = [length for place, length in enumerate(value.shape) if place != axis]
+    return tuple(t.view(size, *shape) for t in outputs)
+
+
+def _refuse_jvp(ctx: Any, *tangents: Any) -> Any:
+    raise RuntimeError(checks.NO_FORWARD_MODE)
+
+
 def _prox_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
     size = info.batch_size
     folded = [_fold(size, value, axis) for value, axis in zip(args[:4], in_dims)]
     outputs = differentiable_prox_rows(*folded, args[4])
-    return tuple(t.view(size, -1, t.shape[1]) for t in outputs), (0, 0, 0)
+    return _unfold(size, outputs, args[0], in_dims[0]), (0, 0, 0)
 
 
 def _isotonic_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
     size = info.batch_size
     folded = [_fold(size, value, axis) for value, axis in zip(args[:2], in_dims)]
     outputs = differentiable_isotonic_rows(*folded, args[2])
-    return tuple(t.view(size, -1, t.shape[1]) for t in outputs), (0, 0)
+    return _unfold(size, outputs, args[0], in_dims[0]), (0, 0)
 
 
 class _Prox(torch.autograd.Function):
@@ -153,6 +172,7 @@ class _Prox(torch.autograd.Function):
     forward = staticmethod(prox_rows)
     setup_context = staticmethod(_prox_setup)
     backward = staticmethod(_prox_backward)
+    jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_prox_vmap)
 
 
@@ -160,6 +180,7 @@ class _Isotonic(torch.autograd.Function):
     forward = staticmethod(isotonic_rows)
     setup_context = staticmethod(_isotonic_setup)
     backward = staticmethod(_isotonic_backward)
+    jvp = staticmethod(_refuse_jvp)
     vmap = staticmethod(_isotonic_vmap)
 
 

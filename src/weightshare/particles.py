@@ -59,7 +59,7 @@ class Trajectories:
 
         At time t, which must be in the span that was simulated, this is the prox of ``t * alpha R``.
         """
-        time = float(checks.coefficient("time", time, upper=self.until))
+        time = checks.number("time", time, upper=self.until)
         alive = (self.birth <= time) & (time < self.death)
         place = self.origin + self.velocity * (time - self.birth)
         by_first = torch.argsort(self.first[alive])
@@ -129,8 +129,7 @@ def particles(w: Tensor, alpha: float, *, until: float = 1.0) -> Trajectories:
     if w.is_meta or checks.transformed(w):
         raise ValueError("particles needs concrete numbers: call it outside of vmap, and not on meta tensors")
     checks.finite("w", w)
-    alpha = float(checks.coefficient("alpha", alpha))
-    until = float(checks.coefficient("until", until))
+    alpha, until = checks.number("alpha", alpha), checks.number("until", until)
     x, order = Rows.of(w.detach(), None).values[0].to("cpu", torch.float64).sort()
     return _Simulation(x.tolist(), alpha, until).run(order, tuple(w.shape))
 

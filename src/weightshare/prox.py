@@ -72,7 +72,8 @@ def prox(
             and zeroing with ``alpha`` and ``beta`` as they are, the displacement times ``step`` (the
             paper's appendix, after Neyshabur 2020).
         dim: ``None``: the whole tensor is one vector. Otherwise every slice along ``dim`` is one.
-        algorithm: a name from :func:`weightshare.algorithms`; all give the same result.
+        algorithm: a name from :func:`weightshare.algorithms`; all give the same result (but for rounding
+            in the last place of float64).
         hint: the :class:`Clusters` of an earlier, similar call, or a pair (values, sizes). It can save
             time on a long vector, and never changes the result.
         return_clusters: also return the :class:`Clusters` of the result. All weights that ``beta``
@@ -82,7 +83,7 @@ def prox(
 
     Differentiable in ``w`` and in tensor-valued coefficients (block averages, O(d)), also twice, in
     reverse mode. Works under ``torch.compile`` and ``torch.func.vmap``/``grad`` (``return_clusters`` and
-    ``return_info`` do not: they depend on the data; nor is the range of a tensor-valued ``rho`` seen there).
+    ``return_info`` do not: they depend on the data).
     Forward-mode derivatives (``jvp``) raise.
 
     >>> import torch, weightshare as ws
@@ -94,22 +95,17 @@ def prox(
     if any(wanted.values()) and checks.opaque(w):
         name = next(name for name, value in wanted.items() if value)
         raise ValueError(f"{name}=True needs concrete numbers: call prox outside of torch.compile and vmap")
-    rows = call.rows
-    if rows.values.numel() == 0:
-        solution = _empty(rows)
-    elif call.traced:
-        out, ids, gate = ops.differentiable_prox_rows(rows.values, *call.coefficients, algorithm)
-        solution = solve.Solution(out, ids, gate, Info("operator"))
-    elif return_clusters:
+    answer: list[Any]
+    if return_clusters or call.traced or call.rows.values.numel() == 0:
         solution = call.solve()
+        answer, info = [call.rows.restore(solution.out)], solution.info
+        if return_clusters:
+            answer.append(_clusters(solution, call.rows))
     else:
-        out = torch.empty(rows.values.shape, dtype=w.dtype, device=rows.values.device)
-        solution = solve.Solution(out, out, out, call.write(out))
-    answer: list[Any] = [rows.restore(solution.out)]
-    if return_clusters:
-        answer.append(_clusters(solution, rows))
+        out, info = call.values()
+        answer = [call.rows.restore(out)]
     if return_info:
-        answer.append(solution.info)
+        answer.append(info)
     return answer[0] if len(answer) == 1 else tuple(answer)
 
 
@@ -150,9 +146,7 @@ def prox_(
         call.write(rows.values)
         torch.autograd.graph.increment_version(w)
     else:
-        out = torch.empty(rows.values.shape, dtype=w.dtype, device=rows.values.device)
-        call.write(out)
-        w.copy_(rows.restore(out))
+        w.copy_(rows.restore(call.values()[0]))
     return w
 
 
@@ -184,6 +178,10 @@ class Call:
         checks.choice("algorithm", algorithm, collisions.TABLE)
         alpha, beta = checks.coefficient("alpha", alpha), checks.coefficient("beta", beta)
         rho, step = checks.coefficient("rho", rho, upper=1.0), checks.coefficient("step", step)
+        if not w.is_meta and any(isinstance(c, Tensor) and c.is_meta for c in (alpha, beta, rho, step)):
+            raise ValueError("a coefficient is a meta tensor, which has no value; give a number")
+        # A factor out of range would not show in the products that the operator sees.
+        rho, step = checks.hidden(rho, upper=1.0), checks.hidden(step)
         scale = 1.0 - rho
         if coupling == "scaled":
             alpha, beta = step * alpha, step * beta
@@ -200,8 +198,19 @@ class Call:
 
     def solve(self) -> solve.Solution:
         """All rows, with clusters."""
+        values = self.rows.values
+        if values.numel() == 0:
+            return _empty(values)
+        if self.traced:
+            outputs = ops.differentiable_prox_rows(values, *self.coefficients, self.algorithm)
+            return solve.Solution(*outputs, Info("operator"))
         with self._located():
             return solve.prox_rows(self.rows.values, *self.coefficients, self.algorithm, self.hint)
+
+    def values(self) -> tuple[Tensor, Info]:
+        """All rows, results only."""
+        out = self.rows.values.new_empty(self.rows.values.shape)
+        return out, self.write(out)
 
     def write(self, out: Tensor) -> Info:
         """All rows, results only, into ``out``, which may be the rows themselves."""
@@ -221,14 +230,12 @@ class Call:
 def _per_row(rows: Rows, name: str, value: Number) -> Tensor:
     """A coefficient in float64 beside the weights, once for each row."""
     device = rows.values.device
-    if isinstance(value, Tensor):
-        value = value.to(device=device, dtype=torch.float64)
-    else:
-        if not torch.compiler.is_compiling() and value == float("inf"):
-            raise ValueError(f"step * {name} overflows; lower step or {name}")
+    if not isinstance(value, Tensor):
         # A product, since torch.compile can trace that for a number that changes from call to call.
         value = torch.ones((), dtype=torch.float64, device=device) * value
-    return value.expand(rows.values.shape[0])
+    if not checks.opaque(value) and bool(value.isinf()):
+        raise ValueError(f"step * {name} overflows; lower step or {name}")
+    return value.to(device).expand(rows.values.shape[0])
 
 
 def _hint(hint: Any) -> solve.Hint:
@@ -237,7 +244,7 @@ def _hint(hint: Any) -> solve.Hint:
         return None
     if isinstance(hint, Clusters):
         return hint.values, hint.sizes
-    if isinstance(hint, tuple) and len(hint) == 2 and all(isinstance(part, Tensor) for part in hint):
+    if isinstance(hint, tuple) and len(hint) == 2 and all(_readable(part) for part in hint):
         if hint[0].shape != hint[1].shape or hint[0].ndim != 1:
             raise ValueError(
                 "hint must be two vectors of one length, got shapes "
@@ -245,6 +252,10 @@ def _hint(hint: Any) -> solve.Hint:
             )
         return hint[0], hint[1]
     raise TypeError(f"hint must be Clusters or a pair of tensors (values, sizes), got {type(hint).__name__}")
+
+
+def _readable(part: Any) -> bool:
+    return isinstance(part, Tensor) and not part.is_complex() and not checks.opaque(part)
 
 
 def _clusters(solution: solve.Solution, rows: Rows) -> Clusters:
@@ -256,7 +267,6 @@ def _clusters(solution: solve.Solution, rows: Rows) -> Clusters:
     return Clusters.from_ids(solution.ids, solution.out, rows, merged=solution.gate == solve.ZEROED)
 
 
-def _empty(rows: Rows) -> solve.Solution:
-    values = rows.values
+def _empty(values: Tensor) -> solve.Solution:
     ids, gate = torch.zeros_like(values, dtype=torch.int64), torch.zeros_like(values, dtype=torch.int8)
     return solve.Solution(values.clone(), ids, gate, Info("empty", clusters=0))

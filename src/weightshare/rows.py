@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from weightshare import checks
 
@@ -40,9 +41,14 @@ class Rows:
                     "a DTensor is in pieces: use weightshare.distributed.dtensor_prox_ for its prox, "
                     "or its full_tensor()"
                 )
+            if is_traceable_wrapper_subclass(tensor):
+                raise TypeError(
+                    f"a {type(tensor).__name__} wraps other tensors and has no weights of its own: "
+                    "unwrap it, or make a plain tensor of it"
+                )
             tensor = tensor.resolve_neg()  # its memory holds what its entries are
         if dim is None:
-            return cls(tensor.reshape(1, -1), shape, None, device)
+            return cls(tensor.reshape(1, tensor.numel()), shape, None, device)
         length = shape[dim]
         count = tensor.numel() // length if length else 0
         return cls(tensor.movedim(dim, -1).reshape(count, length), shape, dim, device)
