@@ -38,6 +38,7 @@ def vectors() -> dict[str, list[float]]:
         "huge range": [1e30, -1e-30, 3.0, 1e15, -1e15, 2.0, 1e-8, -1e30],
         "one outlier": [1e30, *rng.normal(size=12).tolist()],
         "denormals": [5e-324, 1e-310, -1e-310, 0.0, 3e-322],
+        "denormals of narrow dtypes": [1.5e-45, 4e-45, -1e-40, 9.2e-41, 6e-8, 1.2e-7, -6e-8, 2e-41, 0.0],
         "signed zeros": [0.0, -0.0, 0.0, -0.0, 1.0],
         "kearsley": [0.7, 1.0, 0.9, 0.99],
         "staircase": staircase_weights(33).tolist(),

@@ -57,6 +57,14 @@ def test_repr_tells_the_story():
     assert repr(clusters) == (
         "Clusters(2 rows of 3 weights in 5 clusters, 2 to 3 a row, sizes 1 to 2, 4 of a single weight)"
     )
+    _, clusters = ws.prox(torch.tensor([[0.0, 9.0], [0.0, 5.0]]), 0.2, dim=1, return_clusters=True)
+    assert repr(clusters) == "Clusters(2 rows of 2 weights in 4 clusters, 2 a row, each of size 1)"
+    for shape, dim, text in (
+        ((1, 1), 1, "1 row of 1 weight in 1 cluster, each of size 1"),
+        ((), None, "1 weight in 1 cluster, each of size 1"),
+        ((0,), None, "0 weights in 0 clusters"),
+    ):
+        assert repr(ws.prox(torch.zeros(shape), 0.1, dim=dim, return_clusters=True)[1]) == f"Clusters({text})"
 
 
 def test_wrong_shapes_are_named():

@@ -43,8 +43,8 @@ def imported_units(path):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            if node.module == "weightshare" and node.names[0].name != "__version__":
-                names = [f"weightshare.{alias.name}" for alias in node.names]
+            if node.module == "weightshare":  # a module, or a name of the front door
+                names = [f"weightshare.{a.name}" if a.name in PLACE else "weightshare" for a in node.names]
             else:
                 names = [node.module or ""]
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -170,17 +169,24 @@ class Clusters:
 
     def __repr__(self) -> str:
         rows, total = self.offsets.numel() - 1, len(self)
-        what = f"{self.length:,} weights" if self.dim is None else f"{rows:,} rows of {self.length:,} weights"
-        if total == 0:
-            return f"Clusters({what} in 0 clusters)"
-        sizes = self.sizes
-        text = f"Clusters({what} in {total:,} cluster{'s' * (total > 1)}"
+        what = _counted(self.length, "weight")
         if self.dim is not None:
-            counts = cast(Tensor, self.count)
-            text += f", {int(counts.min()):,} to {int(counts.max()):,} a row"
+            what = f"{_counted(rows, 'row')} of {what}"
+        text = f"Clusters({what} in {_counted(total, 'cluster')}"
+        if total == 0:
+            return text + ")"
+        if rows > 1:
+            counts = self.offsets.diff()
+            fewest, most = int(counts.min()), int(counts.max())
+            text += f", {fewest:,} to {most:,} a row" if fewest < most else f", {most:,} a row"
+        sizes = self.sizes
         low, high = int(sizes.min()), int(sizes.max())
         text += f", sizes {low:,} to {high:,}" if low < high else f", each of size {low:,}"
         single = int((sizes == 1).sum())
         if single and low < high:
             text += f", {single:,} of a single weight"
         return text + ")"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

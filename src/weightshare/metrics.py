@@ -65,8 +65,8 @@ def summary(w: Tensor | Sequence[Tensor]) -> Summary:
 
 def value_counts(w: Tensor | Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values of ``w`` in ascending order, as NumPy floats, and how often each occurs."""
-    tensors = [w] if isinstance(w, Tensor) else list(w)
-    flat = [checks.float_tensor("w", t.detach()).reshape(-1) for t in tensors]
+    tensors = [w] if isinstance(w, Tensor) else list(w) or [torch.empty(0)]
+    flat = [checks.float_tensor("w", t).detach().reshape(-1) for t in tensors]
     joined = flat[0] if len(flat) == 1 else torch.cat(flat)
     checks.finite("w", joined)
     joined = joined.cpu() + 0.0  # a copy, and -0.0 becomes 0.0
