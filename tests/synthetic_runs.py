@@ -5,7 +5,7 @@ import torch
 from weightshare.experiments import models, recipes
 from weightshare.experiments.folder import Run
 
-SIDES = {"torus": 8, "digits": 8, "cifar10": 8}
+SIDES = {"torus": 8, "digits": 8, "cifar10": 32}
 DATE = "2024-05-01T10:00:00+00:00"
 
 

@@ -154,7 +154,6 @@ def test_as_dense_is_the_map():
 
 def test_the_first_layer_of_a_run_undoes_its_permutation(tmp_path):
     import synthetic_runs
-
     from weightshare.experiments import first_layer, torus
     from weightshare.experiments.data import load
 

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import synthetic_runs
 
+import synthetic_runs
 from weightshare.experiments import html
 from weightshare.experiments.html import charts
 

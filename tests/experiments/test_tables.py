@@ -3,8 +3,8 @@
 import json
 
 import pytest
-import synthetic_runs
 
+import synthetic_runs
 from weightshare.experiments import collect, published, tables
 from weightshare.experiments.sheet import Number, Sheet
 

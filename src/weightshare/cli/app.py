@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import weightshare
+from weightshare.cli import results
 
 app = typer.Typer(
     help="Train neural networks whose weights become exactly tied, and make use of the ties.",
@@ -27,3 +28,6 @@ def _everywhere(
     ),
 ) -> None:
     """What stands before any command."""
+
+
+results.add_to(app)

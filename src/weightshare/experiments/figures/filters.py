@@ -90,12 +90,24 @@ def sample(layers: Sequence[Layer], count: int = 64, seed: int = 0) -> Any:
         best = filters.most_nonzeros(pictures, TOP)
         chosen = best[torch.randperm(len(best), generator=torch.Generator().manual_seed(seed))][:count]
         panel.suptitle(layer.title, fontsize=10)
-        axes = panel.subplots(side, side)
-        for ax in axes.flat:
-            ax.axis("off")
-        for ax, row in zip(axes.flat, chosen.tolist()):
-            _show(ax, pictures[row])
+        ax = panel.subplots()
+        ax.axis("off")
+        if not len(chosen):
+            ax.text(0.5, 0.5, "all filters are constant", ha="center", fontsize=9)
+            continue
+        ax.imshow(_mosaic([picture(pictures[row]) for row in chosen.tolist()], side), interpolation="nearest")
     return drawn
+
+
+def _mosaic(tiles: Sequence[np.ndarray], side: int) -> np.ndarray:
+    """Pictures in lines of ``side``, with thin grey lines between them."""
+    height, width, _ = tiles[0].shape
+    whole = np.ones((side * (height + 1) + 1, side * (width + 1) + 1, 3))
+    for i, tile in enumerate(tiles):
+        top, left = (i // side) * (height + 1), (i % side) * (width + 1)
+        whole[top : top + height + 2, left : left + width + 2] = 0.8
+        whole[top + 1 : top + height + 1, left + 1 : left + width + 1] = tile
+    return whole
 
 
 def _show(ax: Any, image: Tensor) -> None:

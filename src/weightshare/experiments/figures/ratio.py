@@ -36,8 +36,8 @@ def figure(records: Sequence[Record], preset: str | None = None) -> Any:
             f"make some: `weightshare train torus/mlp-r --preset {preset} --set train_share=0.2`"
         )
     plt = style.pyplot()
-    drawn, axes = plt.subplots(figsize=(6.4, 4.2))
-    for recipe, points in found.items():
+    drawn, axes = plt.subplots(figsize=(7.2, 4.0))
+    for recipe, points in sorted(found.items(), key=lambda item: -item[1][-1][1].mean):  # as the lines end
         label, colour, marker = style.model(recipe)
         x = [100 * share for share, _ in points]
         mean = [100 * stat.mean for _, stat in points]
@@ -50,6 +50,7 @@ def figure(records: Sequence[Record], preset: str | None = None) -> Any:
     band = f"mean over {many} seeds" + (", band: ± one standard deviation" if max(seeds) > 1 else "")
     axes.set(xlabel="share of the training set, %", ylabel="test accuracy, %")
     axes.set_xticks(sorted({100 * share for points in found.values() for share, _ in points}))
-    axes.set_title(f"MNIST on a torus, preset {preset}\n{band}", loc="left", fontsize=10)
-    axes.legend()
+    dataset = torus[0].config["dataset"]
+    axes.set_title(f"{dataset} on a torus, preset {preset}\n{band}", loc="left", fontsize=10)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn

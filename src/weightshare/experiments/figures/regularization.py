@@ -47,15 +47,21 @@ def figure() -> Any:
     axes.contour(x, y, area, levels=[SIZE], colors=["#4d4d4d"], linewidths=1.4)
     best = optimum()
     least = float(error(best))
-    levels = [least * factor for factor in (0.06, 0.28, 0.6, 1.0, 1.55, 2.2)]
+    levels = [least * factor for factor in (0.1, 0.45, 1.0, 1.75)]
     axes.contour(x, y, error(w).numpy(), levels=levels, colors=["#0072b2"], linewidths=1.0)
     axes.plot([-0.95, 1.95], [-0.95, 1.95], color="#999999", linewidth=0.8, linestyle=(0, (4, 4)))
-    axes.annotate("$w_1 = w_2$", (1.5, 1.5), (1.52, 1.36), color="#666666", fontsize=9)
+    axes.text(-0.72, -0.86, "$w_1 = w_2$", color="#666666", fontsize=9, ha="left")
     axes.plot(*_BEST.tolist(), marker="+", color="#0072b2", markersize=9, linestyle="none")
-    axes.annotate("least error", _BEST.tolist(), (0.66, 1.5), color="#0072b2", fontsize=9)
+    axes.annotate(
+        "least error", _BEST.tolist(), (-0.55, 1.55), color="#0072b2", fontsize=9, va="center",
+        arrowprops={"arrowstyle": "-", "color": "#0072b2", "linewidth": 0.7, "shrinkB": 5},
+    )  # fmt: skip
     axes.plot(*best.tolist(), marker="o", color="#d55e00", markersize=7, linestyle="none")
     axes.annotate("$w^\\star$", best.tolist(), (0.56, 0.3), color="#d55e00", fontsize=13)
-    axes.text(-0.2, -0.12, "$R + \\ell_1$", fontsize=12, ha="center", va="center")
+    axes.text(
+        -0.22, -0.22, "$R + \\ell_1$", fontsize=12, ha="center", va="center",
+        bbox={"facecolor": "#d9d9d9", "edgecolor": "none", "pad": 1},
+    )  # fmt: skip
     axes.axhline(0, color="#808080", linewidth=0.6)
     axes.axvline(0, color="#808080", linewidth=0.6)
     axes.set(aspect="equal", xlabel="$w_1$", ylabel="$w_2$", xlim=(-0.95, 1.95), ylim=(-0.95, 1.95))

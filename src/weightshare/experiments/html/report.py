@@ -62,7 +62,7 @@ class Shown:
     @property
     def layers(self) -> list[str]:
         """The matrices among the tensors that the run has counted."""
-        counted = self.rows[-1].get("layers", {}) if self.rows else {}
+        counted: dict[str, Any] = next((row["layers"] for row in reversed(self.rows) if "layers" in row), {})
         return [name for name, layer in counted.items() if layer["weights"] > 1 and name.endswith("weight")]
 
 
