@@ -233,35 +233,42 @@ def test_ddp_ranks_stay_bitwise_equal(ranks):
     ranks.run(on_rank_ddp)
 
 
+def controlled():
+    """With a target, so that there is more to save than the number of steps."""
+    return [ws.Rule(BIG, alpha=0.5, beta=1e-3, rho=0.5), ws.Rule(SMALL, alpha=0.5, target_distinct=50)]
+
+
 def on_rank_save(rank, ranks, folder):
     model = sharded(model_of())
     optimizer = optimizer_of(model)
-    sharing = ws.WeightSharing(model, optimizer, rules("tensor"))
-    train(model, optimizer, 3)
+    sharing = ws.WeightSharing(model, optimizer, controlled())
+    train(model, optimizer, 12)
     weights, state = get_state_dict(model, optimizer)
     saved = {"model": weights, "optimizer": state, "sharing": sharing.state_dict()}
     dcp.save(saved, checkpoint_id=folder)
     kept = full(model)
-    train(model, optimizer, 3, seed=2)
-    return sent(kept), sent(full(model)), sharing.steps
+    train(model, optimizer, 9, seed=2)
+    return sent(kept), sent(full(model)), sharing.state_dict()
 
 
-def on_rank_resume(rank, ranks, folder, kept, wanted, steps):
+def on_rank_resume(rank, ranks, folder, kept, wanted, state_after):
     model = sharded(model_of())
     optimizer = optimizer_of(model)
-    sharing = ws.WeightSharing(model, optimizer, rules("tensor"))
+    sharing = ws.WeightSharing(model, optimizer, controlled())
     weights, state = get_state_dict(model, optimizer)
     saved = {"model": weights, "optimizer": state, "sharing": sharing.state_dict()}
     dcp.load(saved, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
     sharing.load_state_dict(saved["sharing"])
     assert_same(full(model), {k: torch.from_numpy(w) for k, w in kept.items()})
-    train(model, optimizer, 3, seed=2)
-    assert sharing.steps == steps
+    assert sharing.units[1].control.measurements == 1
+    train(model, optimizer, 9, seed=2)
+    assert sharing.steps == state_after["steps"] == 21
     if ranks != 3:  # a third of a sum of three gradients is not always the gradient
         assert_same(full(model), {k: torch.from_numpy(w) for k, w in wanted.items()})
+        assert sharing.state_dict() == state_after
 
 
 def test_checkpoint_resumes_on_another_number_of_ranks(two, ranks, tmp_path):
-    kept, wanted, steps = two.run(on_rank_save, str(tmp_path))[0]
-    ranks.run(on_rank_resume, str(tmp_path), kept, wanted, steps)
+    kept, wanted, state_after = two.run(on_rank_save, str(tmp_path))[0]
+    ranks.run(on_rank_resume, str(tmp_path), kept, wanted, state_after)

@@ -44,4 +44,10 @@ def run(path: Path, steps: int = STEPS, announce=lambda step: None) -> dict:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), announce=lambda step: print(step, flush=True))
+
+    def announce(step: int) -> None:
+        """Tell the step, and go on when told to."""
+        print(step, flush=True)
+        sys.stdin.readline()
+
+    run(Path(sys.argv[1]), announce=announce)

@@ -153,7 +153,7 @@ def test_report_counts_and_prints(mlp, train):
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     sharing = WeightSharing(model, opt, alpha=0.05, beta=0.01)
     train(model, opt)
-    for table in (sharing.report(), ws_report(model)):
+    for table in (sharing.report(), ws.report(model)):
         row, w = table["0.weight"], model[0].weight.detach()
         assert (row["weights"], row["distinct"], row["zero"]) == (w.numel(), distinct(w), int((w == 0).sum()))
         assert row["R"] == pytest.approx(float(ws.penalty(w.double())))
@@ -163,7 +163,25 @@ def test_report_counts_and_prints(mlp, train):
     assert sharing.report().scalars()["0.weight/alpha"] == 0.05
 
 
-def ws_report(model):
-    from weightshare.training import report
+def test_a_log_gets_the_numbers(mlp, train, tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    writer, seen = tensorboard.SummaryWriter(tmp_path), []
 
-    return report(model)
+    def log(numbers, step):  # the signature of wandb.log
+        seen.append((step, numbers))
+        for name, value in numbers.items():
+            writer.add_scalar(name, value, step)
+
+    model = mlp()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    sharing = WeightSharing(model, opt, Rule("0.weight", target_bits=3.0, alpha=0.1), log=log, log_every=4)
+    train(model, opt, steps=10)
+    writer.close()
+    assert [step for step, _ in seen] == [4, 8]
+    assert all(type(value) in (int, float) for value in seen[-1][1].values())
+    events = event_accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [e.step for e in events.Scalars("sharing/0.weight/distinct")] == [4, 8]
+    assert "sharing/total/weights" in events.Tags()["scalars"]
+    assert copy.deepcopy(sharing).log is None

@@ -1,6 +1,7 @@
 """Proximal gradient descent reaches the minimum, and the residual says so."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -115,6 +116,26 @@ def test_state_continues_exactly(lasso):
     for _ in range(25):
         again.step(closure)
     assert torch.equal(whole, part)
+
+
+@pytest.mark.parametrize("copying", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_continue_exactly(copying, lasso):
+    f, lipschitz, w = lasso
+    opt = minimise(f, w, 15, lr=1 / lipschitz, restart="none")
+    other = copying(opt)
+    (v,) = other.param_groups[0]["params"]
+    for _ in range(5):
+        for optimizer, x in ((opt, w), (other, v)):
+
+            def closure(optimizer=optimizer, x=x):
+                optimizer.zero_grad()
+                f(x).backward()
+
+            optimizer.step(closure)
+    assert torch.equal(w, v)
+    assert (other.residual, other.restart) == (opt.residual, "none")
+    with pytest.raises(ValueError, match="must come from ProximalGradient"):
+        other.load_state_dict(torch.optim.SGD([v], lr=0.1).state_dict())
 
 
 def test_errors(lasso):

@@ -134,6 +134,16 @@ def test_parametrized_weights_are_refused():
         attach(model=model, alpha=1.0)
 
 
+def test_weights_computed_by_hooks_are_refused():
+    from torch.nn.utils import prune, spectral_norm, weight_norm
+
+    for wrap in (weight_norm, spectral_norm, lambda layer: prune.random_unstructured(layer, "weight", 0.5)):
+        model = nn.Sequential(wrap(nn.Linear(4, 4)), nn.Linear(4, 4))
+        with pytest.raises(ValueError, match="the weight of '0' is computed"):
+            attach(model=model, alpha=1.0)
+        assert attach(Rule("1.weight", alpha=1.0), model)
+
+
 def test_lazy_parameters_are_refused():
     with pytest.raises(ValueError, match="run a batch"):
         attach(model=nn.LazyLinear(4), alpha=1.0)
