@@ -23,6 +23,7 @@ from weightshare.kernels.threads import run, split
 
 SAMPLE = 1 << 15
 STEPS = (8, 16)  # up to this many clusters the look-up is a chain of comparisons at the speed of memory
+WORTH_A_THREAD = 1 << 17  # waking a thread costs as much as streaming about so many weights
 EXACT_BITS = 104  # double-double holds 106
 
 
@@ -51,7 +52,7 @@ def solve(
     """Prox of the float32 vector with bit patterns ``bits`` into ``out`` (which may share its memory)."""
     info = Info(route="certified")
     clock = Clock(info)
-    slices = split(bits.size, problem.threads)
+    slices = split(bits.size, min(problem.threads, max(1, bits.size // WORTH_A_THREAD)))
     plan = _sampled_plan(bits, problem, hint)
     clock.lap("plan")
     buckets = histogram(bits, plan, slices)
@@ -161,12 +162,10 @@ def _refuse_nonfinite(plan: planning.Plan, buckets: Buckets) -> None:
 
 def wide(plan: planning.Plan, buckets: Buckets, d: int) -> bool:
     """Whether a sum of d of these weights could need more bits than a double-double has."""
-    counts = _cell_counts(plan, buckets)
-    for cell in (0x7FF, 0x800):
-        here = (plan.keys >> CELL_BITS) == cell
-        if not buckets.high[here].any():
-            counts[cell] = 0  # nothing but zeros, which cost no bits
-    cells = np.flatnonzero(counts)
+    live = np.flatnonzero(buckets.counts)
+    cells = (plan.keys[live] >> CELL_BITS).astype(np.int64)
+    nothing = ((cells == 0x7FF) | (cells == 0x800)) & (buckets.high[live] == 0)
+    cells = cells[~nothing]  # zeros cost no bits
     if not cells.size:
         return False
     exponent = np.maximum(np.where(cells >= 0x800, cells - 0x800, 0x7FF - cells) >> 3, 1)

@@ -78,7 +78,7 @@ def make_plan(
     """Plan from (estimated) weights per cell, a sorted sample for local density, and guessed clusters."""
     parts = np.ceil(np.log2(np.maximum(per_cell / TARGET, 1.0))).astype(np.int64)
     cell_shift = CELL_BITS - np.minimum(parts, CELL_BITS)
-    dense = np.repeat(cell_shift, SLOTS // CELLS)
+    dense = np.repeat(cell_shift.astype(np.int8), SLOTS // CELLS)
     if sample is not None:
         _follow(dense, sample, per_cell.sum() / sample.size)
     wanted = _wanted_shifts(groups, c)
@@ -90,7 +90,7 @@ def make_plan(
     return _build(shifts)
 
 
-def _build(shifts: NDArray[np.int64]) -> Plan:
+def _build(shifts: NDArray[np.int8]) -> Plan:
     """Tables from the bucket width wanted in every slot."""
     table = np.empty(SLOTS, np.uint32)
     size = count_buckets(shifts)
@@ -113,17 +113,18 @@ def _wanted_shifts(groups: Groups, c: float) -> NDArray[np.int64]:
     return np.clip(np.floor(np.log2(np.maximum(wanted, 1.0))), 0, CELL_BITS).astype(np.int64)
 
 
-def _follow(shifts: NDArray[np.int64], sample: NDArray[np.uint32], each: float) -> None:
+def _follow(shifts: NDArray[np.int8], sample: NDArray[np.uint32], each: float) -> None:
     """Narrower buckets in slots where the sample is denser than its cell as a whole."""
-    load = np.bincount(sample >> SLOT_BITS, minlength=SLOTS)
-    slot = np.flatnonzero(load)
-    parts = np.ceil(np.log2(np.maximum(load[slot] * (each / TARGET), 1.0))).astype(np.int64)
+    slots = sample >> SLOT_BITS
+    first = np.flatnonzero(np.diff(slots, prepend=np.uint32(SLOTS)))  # the sample is sorted
+    slot, load = slots[first], np.diff(first, append=slots.size)
+    parts = np.ceil(np.log2(np.maximum(load * (each / TARGET), 1.0))).astype(np.int64)
     shifts[slot] = np.minimum(shifts[slot], np.maximum(SLOT_BITS + (parts == 0) * CELL_BITS - parts, 0))
 
 
-def _refine(shifts: NDArray[np.int64], groups: Groups, wanted: NDArray[np.int64]) -> None:
+def _refine(shifts: NDArray[np.int8], groups: Groups, wanted: NDArray[np.int64]) -> None:
     """Give the slots at both ends of every guessed cluster the width it wants."""
     reach = np.int64(1) << wanted
     for edge in (groups.first - reach, groups.first, groups.last, groups.last + reach):
         slot = np.clip(edge, 0, (1 << 32) - 1) >> SLOT_BITS
-        np.minimum.at(shifts, slot, wanted)
+        np.minimum.at(shifts, slot, wanted.astype(np.int8))

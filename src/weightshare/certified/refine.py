@@ -50,6 +50,8 @@ def refine(
     """Gather the weights of unresolved buckets, sort and pool each bucket."""
     size = counts.size
     todo = np.flatnonzero(unresolved)
+    if not todo.size:
+        return _nothing(size, len(slices))
     held = np.where(unresolved, counts, 0)
     offset = np.cumsum(held) - held
     left = int(held.sum())
@@ -64,14 +66,21 @@ def refine(
         ends=np.zeros((size, 4), np.int64), results=np.empty(left, np.float32),
         cursors=cursors_of(by_slice, offset, unresolved), zeros=0,
     )  # fmt: skip
-    if not left:
-        return refined
     stretch = heaviest_stretch(plan, counts, ~unresolved)
     scatter(bits, plan, refined.cursors, stretch, slices, refined.words32)
     clock.lap("scatter")
     _sort_and_pool(plan, counts, todo, refined, problem)
     clock.lap("sort and pool")
     return refined
+
+
+def _nothing(size: int, slices: int) -> Refined:
+    """What is left where every bucket is retired."""
+    return Refined(
+        left=0, offset=np.zeros(size, np.int64), place=np.zeros(size, np.int64),
+        wide=np.zeros(size, np.bool_), words32=np.empty(0, np.uint32), words64=np.empty(0, np.uint64), ends=np.zeros((size, 4), np.int64),
+        results=np.empty(0, np.float32), cursors=np.full((slices, size), -1), zeros=0,
+    )  # fmt: skip
 
 
 def scatter(
