@@ -78,7 +78,8 @@ def _nothing(size: int, slices: int) -> Refined:
     """What is left where every bucket is retired."""
     return Refined(
         left=0, offset=np.zeros(size, np.int64), place=np.zeros(size, np.int64),
-        wide=np.zeros(size, np.bool_), words32=np.empty(0, np.uint32), words64=np.empty(0, np.uint64), ends=np.zeros((size, 4), np.int64),
+        wide=np.zeros(size, np.bool_), words32=np.empty(0, np.uint32), words64=np.empty(0, np.uint64),
+        ends=np.zeros((size, 4), np.int64),
         results=np.empty(0, np.float32), cursors=np.full((slices, size), -1), zeros=0,
     )  # fmt: skip
 
