@@ -80,6 +80,9 @@ class CodebookConv2d(CodebookModule):
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._around_input, mode=self.padding_mode), 0
+        step = self._step(least=self.out_channels // self.groups if self.groups > 1 else 1)
+        if step is None:
+            return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
         out, into = self.out_channels // self.groups, self.in_channels // self.groups
 
         def apply(lo: int, hi: int) -> Tensor:
@@ -88,8 +91,7 @@ class CodebookConv2d(CodebookModule):
             groups = (hi - lo) // out if self.groups > 1 else 1
             return F.conv2d(some, self.rows(lo, hi), bias, self.stride, padding, self.dilation, groups)
 
-        step = self._step(least=out if self.groups > 1 else 1)
-        return apply(0, self.out_channels) if step is None else self._in_blocks(step, apply, dim=-3)
+        return self._in_blocks(step, apply, dim=-3)
 
     def extra_repr(self) -> str:
         """Also the settings that are not the default."""

@@ -40,6 +40,8 @@ def traced(packed: Tensor, codebook: Tensor, length: int, start: int, count: int
     """:func:`decode` in tensor operations that compile and export: table look-ups (ONNX: Gather)."""
     groups, k = codebook.shape
     bits = bits_for(k)
+    if bits == 0:
+        return codebook.expand(groups, length).reshape(-1)[start : start + count]
     if groups == 1 and bits in (1, 2, 4, 8):  # a byte is looked up at once
         entries = digits(bits, packed.device).clamp(max=k - 1)
         table = F.embedding(entries, codebook.view(k, 1)).flatten(1)
@@ -48,18 +50,13 @@ def traced(packed: Tensor, codebook: Tensor, length: int, start: int, count: int
         return F.embedding(some, table).flatten()[start - first * per :][:count]
     numbers = unpacked(packed, bits, start, count)
     if groups > 1:
-        numbers = numbers + _firsts(codebook, length, start, count)
+        firsts = torch.arange(0, groups * k, k, dtype=torch.int32, device=packed.device).unsqueeze(1)
+        if count == groups * length:
+            numbers = (numbers.view(groups, length) + firsts).view(-1)
+        else:
+            places = torch.arange(start, start + count, device=packed.device)
+            numbers = numbers + firsts[places.div(length, rounding_mode="floor"), 0]
     return F.embedding(numbers, codebook.reshape(-1, 1)).flatten()
-
-
-def _firsts(codebook: Tensor, length: int, start: int, count: int) -> Tensor:
-    """For each weight, where its codebook begins among all of them put together."""
-    groups, k = codebook.shape
-    of_group = torch.arange(groups, dtype=torch.int32, device=codebook.device) * k
-    if start == 0 and count == groups * length:
-        return of_group.unsqueeze(1).expand(groups, length).reshape(-1)
-    places = torch.arange(start, start + count, device=codebook.device)
-    return of_group[places.div(length, rounding_mode="floor")]
 
 
 def digits(bits: int, device: torch.device) -> Tensor:
@@ -71,8 +68,6 @@ def digits(bits: int, device: torch.device) -> Tensor:
 
 def unpacked(packed: Tensor, bits: int, start: int, count: int) -> Tensor:
     """Indices ``start`` to ``start + count - 1`` as int32, in tensor operations."""
-    if bits == 0:
-        return torch.zeros(count, dtype=torch.int32, device=packed.device)
     first = start // 8
     some = packed[first * bits : -(-(start + count) // 8) * bits].to(torch.int32).view(-1, bits)
     columns = []

@@ -73,7 +73,7 @@ def compact(
     for p, packed, _ in plans:
         if packed is not None:
             new.update(_replacements(p, packed, block))
-    _replace(model, new)
+    replace(model, new)
     rows = [_row(p, packed, why) for p, packed, why in plans]
     rest = {
         "tensor": "the rest",
@@ -111,7 +111,7 @@ def expand(model: nn.Module) -> None:
             assert isinstance(dense.weight, nn.Parameter)
             dense.weight = shared.setdefault(key, dense.weight)
             new[id(module)] = dense
-    _replace(model, new)
+    replace(model, new)
 
 
 def _chosen(model: nn.Module, select: Any) -> set[int]:
@@ -185,7 +185,7 @@ def _replacements(p: Named, packed: PackedWeight, block: int | None) -> dict[int
     return new
 
 
-def _replace(model: nn.Module, new: dict[int, nn.Module]) -> None:
+def replace(model: nn.Module, new: dict[int, nn.Module]) -> None:
     """Put new modules in the places of old ones."""
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
