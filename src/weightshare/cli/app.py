@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import weightshare
-from weightshare.cli import results
+from weightshare.cli import compress, results
 
 app = typer.Typer(
     help="Train neural networks whose weights become exactly tied, and make use of the ties.",
@@ -30,4 +30,5 @@ def _everywhere(
     """What stands before any command."""
 
 
+compress.add_to(app)
 results.add_to(app)

@@ -146,7 +146,8 @@ class Container:
     def patterns(self, name: str) -> Bits:
         """The same as unsigned integers of the size of the tensor's elements."""
         size = SIZES[self.entries[name].code]
-        return self.array(name).view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size])
+        bits: Bits = self.array(name).view({1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[size])
+        return bits if bits.flags.aligned else bits.copy()
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
         if not text.startswith(b"{"):

@@ -112,6 +112,11 @@ class Reader(Mapping[str, Tensor]):
         found = self._about.tensors.get(self._named(name))
         return "raw" if found is None else str(found.coding["coder"])
 
+    def alias(self, name: str) -> str | None:
+        """The tensor that is stored, where this is only another name of it."""
+        target = self._named(name)
+        return None if target == name else target
+
     def stored_bytes(self, name: str) -> int:
         """Bytes of a tensor's parts; 0 for what is another tensor under a second name."""
         if name in self._about.aliases:

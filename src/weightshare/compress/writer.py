@@ -20,7 +20,7 @@ from weightshare.atomic import replacing
 from weightshare.compress import container
 from weightshare.compress.codebook import patterns
 from weightshare.compress.dtypes import code_of
-from weightshare.compress.encoding import PREFER, Coding, encode, roles
+from weightshare.compress.encoding import PREFER, Coding, Description, encode, roles
 from weightshare.compress.layout import KEY, About, Described, Sums, described, separator_for, sums_size
 from weightshare.training.report import Table
 
@@ -76,11 +76,12 @@ def state_of(model: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     if not isinstance(tensors, Mapping):
         raise TypeError(f"model must be a torch.nn.Module or a state_dict, got {type(model).__name__}")
     for name, tensor in tensors.items():
-        _check_tensor(name, tensor)
+        check_tensor(name, tensor)
     return tensors
 
 
-def _check_tensor(name: Any, tensor: Any) -> None:
+def check_tensor(name: Any, tensor: Any) -> None:
+    """``TypeError`` or ``ValueError`` for what cannot be stored under this name."""
     if not isinstance(name, str):
         raise TypeError(f"names of tensors must be words, got {name!r}")
     if name == container.METADATA:
@@ -144,7 +145,7 @@ class _Plan:
             return "raw", plain.nbytes
         self.described[name] = Described(code, shape, coding.description)
         self.tensors.extend(self._spooled(part) for part in parts)
-        return _shown(coding), coding.nbytes
+        return shown(coding.description), coding.nbytes
 
     def _parts(self, name: str, code: str, coding: Coding) -> list[container.Tensor]:
         kinds = roles(coding.description)
@@ -153,7 +154,7 @@ class _Plan:
                 f"{name}{self.separator}{role}",
                 kinds[role] or code,
                 (array.size,),
-                partial(_memory_of, array),
+                partial(memory_of, array),
             )
             for role, array in coding.parts.items()
         ]
@@ -185,10 +186,11 @@ class _Plan:
 
 
 def _bytes_of(tensor: Tensor) -> list[memoryview]:
-    return _memory_of(patterns(tensor))
+    return memory_of(patterns(tensor))
 
 
-def _memory_of(array: NDArray[Any]) -> list[memoryview]:
+def memory_of(array: NDArray[Any]) -> list[memoryview]:
+    """The bytes of an array, to be written."""
     return [array.data.cast("B")] if array.size else []
 
 
@@ -202,10 +204,9 @@ def _size(tensors: Iterable[container.Tensor], about: Any = None) -> int:
     )
 
 
-def _shown(coding: Coding) -> str:
+def shown(description: Description) -> str:
     """The name of a coder for people."""
-    about = coding.description
-    return f"{about['coder']}, literals" if "literals" in about else str(about["coder"])
+    return f"{description['coder']}, literals" if "literals" in description else str(description["coder"])
 
 
 def _encode_each(
@@ -220,7 +221,7 @@ def _encode_each(
         code = code_of(tensor.dtype)
         assert code is not None
         before = tensor.numel() * tensor.element_size()
-        first = seen.setdefault(_memory(tensor), name) if before else name
+        first = seen.setdefault(memory_key(tensor), name) if before else name
         row = {"tensor": name, "dtype": code, "weights": tensor.numel(), "before": before}
         if first != name:
             plan.aliases[name] = (first, place)
@@ -234,7 +235,7 @@ def _encode_each(
     return rows
 
 
-def _memory(tensor: Tensor) -> Any:
+def memory_key(tensor: Tensor) -> Any:
     """What two tensors have in common that are the same memory, read in the same way."""
     return (
         tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(),
