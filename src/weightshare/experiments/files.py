@@ -5,29 +5,12 @@ from __future__ import annotations
 import datetime
 import errno
 import json
-import os
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes the place of ``path`` when all is written; on an error nothing changes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+from weightshare.atomic import replacing
 
 
 def disk_full(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weightshare import checks
-from weightshare.experiments.files import replacing
+from weightshare.atomic import replacing
 
 FORMATS = ("png", "svg")
 
