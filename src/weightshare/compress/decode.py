@@ -41,7 +41,7 @@ def traced(packed: Tensor, codebook: Tensor, length: int, start: int, count: int
     groups, k = codebook.shape
     bits = bits_for(k)
     if bits == 0:
-        return codebook.expand(groups, length).reshape(-1)[start : start + count]
+        return codebook.expand(groups, length).contiguous().view(-1)[start : start + count]
     if groups == 1 and bits in (1, 2, 4, 8):  # a byte is looked up at once
         entries = digits(bits, packed.device).clamp(max=k - 1)
         table = F.embedding(entries, codebook.view(k, 1)).flatten(1)
