@@ -1,5 +1,6 @@
 """The controller reaches its target, stays there, and its swings shrink."""
 
+import itertools
 import math
 
 import pytest
@@ -37,13 +38,15 @@ def plant(slope, right, delay, lag):
 def test_swings_shrink_and_end_in_the_band(slope, right, delay, lag, tolerance):
     control = Controller(Goal("distinct", 32.0, tolerance))
     respond = plant(slope, right, delay, lag)
-    extremes, shift = [], 0.0
+    extremes, shift, smooth = [], 0.0, True
     for _ in range(4000):
         turns = control.changes
         control.update(respond(control.shift))
         if control.changes > turns:
             extremes.append(abs(shift - right))
+        smooth &= abs(control.shift - shift) <= GAIN / (1 + control.changes) + 1e-12
         shift = control.shift
+    assert smooth
     # After n turns a swing can pass the right value by the moves made before the plant has answered.
     answer = delay + 1 + 8 * lag
     width = -math.log2(1 - tolerance) / slope
@@ -97,6 +100,29 @@ def test_targets_are_met_and_held(target, met):
     assert row["alpha"] > 0 or row["beta"] > 0
     assert row["distinct"] > 1  # met, not overshot
     assert row["zero"] < 60
+
+
+@pytest.mark.parametrize("target", [{"target_distinct": 8}, {"target_bits": 2.5}, {"target_zeros": 0.7}])
+def test_the_swings_die_out_under_the_noise_of_minibatches(target):
+    """The quantity jumps from batch to batch and never settles; the coefficient does."""
+    (x, y), generator = problem(), torch.Generator().manual_seed(1)
+    model = nn.Linear(60, 1, bias=False).double()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+    sharing = WeightSharing(model, opt, Rule("weight", tolerance=0.3, **target))
+    control, shifts = sharing.units[0].control, []
+    for _ in range(2500):
+        batch = torch.randint(0, 300, (30,), generator=generator)
+        opt.zero_grad()
+        nn.functional.mse_loss(model(x[batch]).squeeze(1), y[batch]).backward()
+        opt.step()
+        shifts.append(control.shift)
+    assert control.changes > 20  # it is noisy
+    steps = [abs(b - a) for a, b in itertools.pairwise(shifts)]
+    assert max(steps) <= GAIN
+    early, late = (max(part) - min(part) for part in (shifts[1000:1500], shifts[2000:]))
+    assert late < 0.1
+    assert late < max(shifts) / 100
+    assert early < 0.5
 
 
 def test_every_tensor_has_its_own_controller(mlp, train):

@@ -53,10 +53,16 @@ class TestLightning:
 
         return WeightSharingCallback(Rule("net.0.weight", alpha=0.3, target_distinct=20), **settings)
 
-    def test_ties_logs_and_accumulates(self, pl, tmp_path):
-        callback = self.callback(log_every=2)
+    def test_ties_logs_and_accumulates(self, pl, tmp_path, monkeypatch):
+        callback, logged = self.callback(log_every=2), []
+        monkeypatch.setattr(
+            pl.LightningModule, "log_dict", lambda m, numbers, log=pl.LightningModule.log_dict: (
+                logged.append(callback.sharing.steps), log(m, numbers)
+            )
+        )  # fmt: skip
         settings = {"accumulate_grad_batches": 2, "batch": 16, "gradient_clip_val": 1.0, "logger": False}
         module, trainer = self.fit(pl, tmp_path, 20, callback, **settings)
+        assert logged == list(range(2, 21, 2))  # once each, though every step has two batches
         assert callback.sharing.steps == 20
         assert not callback.sharing.attached
         distinct = len(module.net[0].weight.unique())
@@ -93,24 +99,29 @@ class TestTransformers:
         )  # fmt: skip
         return hf.BertForSequenceClassification(config)
 
-    def train(self, hf, tmp_path, steps, callback, resume=None, **settings):
+    def train(self, hf, tmp_path, steps, callback, resume=None, first=False, report_to=(), **settings):
         generator = torch.Generator().manual_seed(0)
         rows = torch.randint(0, 30, (64, 8), generator=generator)
         dataset = [{"input_ids": row, "labels": int(row[0]) % 2} for row in rows]
         arguments = hf.TrainingArguments(
             output_dir=str(tmp_path), max_steps=steps, per_device_train_batch_size=8, learning_rate=1e-2,
-            lr_scheduler_type="constant", save_steps=10, report_to=[], use_cpu=True, disable_tqdm=True,
-            dataloader_pin_memory=False, **settings,
+            lr_scheduler_type="constant", save_steps=10, report_to=list(report_to), use_cpu=True,
+            disable_tqdm=True, dataloader_pin_memory=False, **settings,
         )  # fmt: skip
-        trainer = hf.Trainer(self.model(hf), arguments, train_dataset=dataset, callbacks=[callback])
+        given = None if first else [callback]
+        trainer = hf.Trainer(self.model(hf), arguments, train_dataset=dataset, callbacks=given)
+        if first:
+            trainer.callback_handler.callbacks.insert(0, callback)
         trainer.train(resume_from_checkpoint=resume)
         return trainer
 
     def callback(self, **settings):
         from weightshare.integrations.transformers import WeightSharingCallback
 
-        rules = [Rule("bert.encoder.*.weight", alpha=0.5), Rule("classifier.weight", target_distinct=8)]
-        rules[0] = Rule("re:bert.encoder.*dense.weight", alpha=0.5, per="row")
+        rules = [
+            Rule("re:bert.encoder.*dense.weight", alpha=0.5, per="row"),
+            Rule("classifier.weight", target_distinct=8),
+        ]
         return WeightSharingCallback(rules, **settings)
 
     def test_ties_and_logs(self, hf, tmp_path):
@@ -121,6 +132,16 @@ class TestTransformers:
         weight = trainer.model.bert.encoder.layer[0].attention.output.dense.weight
         assert len(weight.unique()) < weight.numel()
         assert any("sharing/classifier.weight/distinct" in entry for entry in trainer.state.log_history)
+
+    def test_reporters_see_the_numbers_of_a_callback_that_comes_first(self, hf, tmp_path, monkeypatch):
+        events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+        self.train(hf, tmp_path, 4, self.callback(log_every=2), first=True, report_to=["tensorboard"])
+        (written,) = (tmp_path / "board").rglob("events*")
+        found = events.EventAccumulator(str(written))
+        found.Reload()
+        name = "train/sharing/classifier.weight/distinct"
+        assert [event.step for event in found.Scalars(name)] == [2, 4]
 
     @pytest.mark.parametrize("restore", [False, True])
     def test_resumes_bitwise(self, hf, tmp_path, restore):

@@ -41,6 +41,7 @@ class WeightSharingCallback(pl.Callback):
         self.optimizer, self.log_every = optimizer, log_every
         self.sharing: WeightSharing | None = None
         self._saved: dict[str, Any] | None = None
+        self._logged = 0
 
     @property
     def state_key(self) -> str:
@@ -57,13 +58,17 @@ class WeightSharingCallback(pl.Callback):
         self.sharing = WeightSharing(pl_module, optimizer, self.rules, **self.settings)
         if self._saved is not None:
             self.sharing.load_state_dict(self._saved)
+        self._logged = self.sharing.steps
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log, where it is due and the optimizer has stepped."""
         sharing = self.sharing
-        if sharing is not None and self.log_every and sharing.steps and sharing.steps % self.log_every == 0:
+        if sharing is None or not self.log_every or sharing.steps == self._logged:
+            return  # a batch that was accumulated
+        if sharing.steps % self.log_every == 0:
+            self._logged = sharing.steps
             pl_module.log_dict(sharing.report().scalars("sharing/"))
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

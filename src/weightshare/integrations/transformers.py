@@ -24,6 +24,9 @@ class WeightSharingCallback(TrainerCallback):
         rules: see :class:`weightshare.Rule`; names are those of the model. Left out, every Linear and Conv,
             with ``settings``.
         log_every: add the numbers of the report to the trainer's logs after every so many steps; 0: never.
+            Reporters (TensorBoard, W&B) run before the callbacks that a Trainer is given, and see only what
+            comes before them: for their sake do not give the callback to the Trainer, but put it first, with
+            ``trainer.callback_handler.callbacks.insert(0, callback)``.
         **settings: arguments of :class:`weightshare.WeightSharing`.
 
     During and after ``train``, ``callback.sharing`` is the :class:`weightshare.WeightSharing`.
@@ -34,6 +37,7 @@ class WeightSharingCallback(TrainerCallback):
     ) -> None:
         self.rules, self.settings, self.log_every = rules, settings, log_every
         self.sharing: WeightSharing | None = None
+        self._logged = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -50,6 +54,7 @@ class WeightSharingCallback(TrainerCallback):
                     f"{KEY!r}; train on without this callback, or start anew"
                 )
             self.sharing.load_state_dict(saved[KEY])
+        self._logged = state.global_step
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -69,10 +74,12 @@ class WeightSharingCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Add the report's numbers to what the trainer logs."""
-        attached = self.sharing is not None and self.sharing.attached
-        if logs is not None and attached and self.log_every and state.global_step % self.log_every == 0:
-            assert self.sharing is not None
-            scalars = self.sharing.report().scalars("sharing/")
+        sharing, step = self.sharing, state.global_step
+        if sharing is None or not sharing.attached or logs is None or not self.log_every:
+            return
+        if step % self.log_every == 0 and step != self._logged:  # the trainer logs once more at its end
+            self._logged = step
+            scalars = sharing.report().scalars("sharing/")
             logs.update(scalars)
             if state.log_history:
                 state.log_history[-1].update(scalars)
