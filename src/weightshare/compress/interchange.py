@@ -70,7 +70,7 @@ def torchao_parts(layer: CodebookLinear, name: str = "layer") -> dict[str, Any]:
     >>> with torch.no_grad(): _ = layer.weight.copy_(layer.weight.sign())
     >>> parts = torchao_parts(ws.CodebookLinear.from_dense(layer, per="tensor"))
     >>> parts["codes"].shape, parts["codebook"].flatten(), parts["code_dtype"], parts["block_size"]
-    (torch.Size([2, 8]), tensor([-1.,  1.]), torch.uint1, [2, 8])
+    (torch.Size([2, 8]), tensor([ 1., -1.]), torch.uint1, [2, 8])
     """
     codebook = layer.codebook.detach()
     groups, k = codebook.shape

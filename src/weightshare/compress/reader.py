@@ -34,10 +34,10 @@ def load(path: str | os.PathLike[str], *, limit: int | None = None) -> dict[str,
     value; ``limit`` is how many bytes all tensors together may take (by default 1 GiB, or 256 times the size
     of the file if that is more).
 
-    >>> import tempfile, torch
+    >>> import tempfile, torch, weightshare as ws
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = save(torch.nn.Linear(2, 3), f"{folder}/linear.ws.safetensors")
-    ...     state = load(f"{folder}/linear.ws.safetensors")
+    ...     _ = ws.save(torch.nn.Linear(2, 3), f"{folder}/linear.ws.safetensors")
+    ...     state = ws.load(f"{folder}/linear.ws.safetensors")
     >>> list(state), state["weight"].shape
     (['weight', 'bias'], torch.Size([3, 2]))
     """
@@ -51,10 +51,10 @@ class Reader(Mapping[str, Tensor]):
     Everything but the payloads is checked when it is opened, and with ``verify`` (unless only a few rows of a
     large file are wanted) the checksums of all of it.
 
-    >>> import tempfile, torch
+    >>> import tempfile, torch, weightshare as ws
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = save({"w": torch.arange(4.0).repeat(100, 8)}, f"{folder}/w.ws.safetensors")
-    ...     Reader(f"{folder}/w.ws.safetensors").rows("w", 3, 4)
+    ...     _ = ws.save({"w": torch.arange(4.0).repeat(100, 8)}, f"{folder}/w.ws.safetensors")
+    ...     ws.compress.Reader(f"{folder}/w.ws.safetensors").rows("w", 3, 4)
     tensor([[0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3.,
              0., 1., 2., 3., 0., 1., 2., 3.]])
     """

@@ -46,11 +46,11 @@ def save(
 
     Returns a table of what was done: bytes before and after, and the coder, of each tensor.
 
-    >>> import tempfile, torch
+    >>> import tempfile, torch, weightshare as ws
     >>> weight = torch.randn(16)[torch.randint(16, (300, 100))]
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     done = save({"fc.weight": weight}, f"{folder}/model.ws.safetensors")
-    ...     again = load(f"{folder}/model.ws.safetensors")
+    ...     done = ws.save({"fc.weight": weight}, f"{folder}/model.ws.safetensors")
+    ...     again = ws.load(f"{folder}/model.ws.safetensors")
     >>> done["fc.weight"]["before"], done["fc.weight"]["coder"], bool((again["fc.weight"] == weight).all())
     (120000, 'packed', True)
     """
@@ -119,7 +119,7 @@ def _checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 def _little_endian() -> None:
     if sys.byteorder != "little":
-        raise NotImplementedError("compressed files are read and written on little-endian machines only")
+        raise RuntimeError("compressed files are written on little-endian machines only; save the model on one")
 
 
 @dataclass
