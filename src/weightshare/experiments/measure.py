@@ -140,7 +140,10 @@ def together(model: nn.Module, config: Config, found: dict[str, Row]) -> Row:
 def final(
     model: nn.Module, config: Config, task: Task, progress: Callable[[int, int], None] | None = None
 ) -> Row:
-    """All of it, for a model that has been trained. Accuracy and loss on the training set: as it evaluates."""
+    """All of it, for a model that has been trained. Accuracy and loss on the training set: as it evaluates.
+
+    Prediction asymmetry takes minutes: runs that are for tuning (with a holdout) go without it.
+    """
     held, held_loss = accuracy(model, task.held_out())
     trained, trained_loss = accuracy(model, task.training_set())
     found = layers(model, config, task)
@@ -150,7 +153,7 @@ def final(
         "train_accuracy": trained,
         "loss": trained_loss,
     }
-    if config.experiment != "cifar10":
+    if config.experiment != "cifar10" and not config.holdout:
         row["asymmetry"] = prediction_asymmetry(model, task, progress)
     row["parameters"] = sum(p.numel() for p in model.parameters())
     row["layers"] = found
