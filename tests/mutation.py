@@ -112,6 +112,13 @@ FAULTS = [
         "certified/test_exact.py::test_float32_is_the_correctly_rounded_exact_prox",
     ),
     Fault(
+        "a cluster that begins at 0.0 takes in -0.0",
+        "certified/machine.py",
+        " or self._may_cut_the_zeros(bucket[1:])",
+        "",
+        "certified/test_exact.py::test_float32_is_the_correctly_rounded_exact_prox",
+    ),
+    Fault(
         "rewinding the wrong way",
         "prox.py",
         "scale = 1.0 - rho",

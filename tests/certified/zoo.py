@@ -135,13 +135,22 @@ def threshold_in_company(r, d):
     return np.concatenate([w, far]), alpha * (w.size + 2) / (w.size - 1)
 
 
+def signed_zeros(r, d):
+    """-0.0 beside one denormal: that at the far end (or nearly) of the widest bucket from 0.0."""
+    few = max(1, d // 8)
+    above = value_of(0x80000000 + CELL - 1 - int(r.random() < 0.2))
+    zeros = np.where(r.random(few) < r.choice([1.0, 0.5]), -0.0, 0.0)
+    w = np.concatenate([zeros, np.full(few, above), np.ones(max(1, d - 2 * few))])
+    return w, float(10.0 ** r.uniform(-47, -38))
+
+
 ZOO = {
     f.__name__: f
     for f in (
         gaussian, tight_clusters, cluster_and_tail, interleaved, spike_at_zero, heavy_tail, outliers,
         denormals,
         wide_range, geometric, one_value, two_values, from_bf16, staircase, epsilon_staircase, one_cell,
-        cell_edges, one_per_cell, at_threshold, threshold_in_company,
+        cell_edges, one_per_cell, at_threshold, threshold_in_company, signed_zeros,
     )
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weightshare.certified import plan as planning
 from weightshare.certified.problem import Clock, Problem
-from weightshare.certified.refine import Refined, Stretch, heaviest_stretch, refine
+from weightshare.certified.refine import ZERO, Refined, Stretch, heaviest_stretch, refine
 from weightshare.certified.result import ClusterTable, Info, ProxResult
 from weightshare.kernels.cpu import hull, merge, stream
 from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, LOW_MASK
@@ -305,13 +305,18 @@ class Answer:
         stretch = heaviest_stretch(self.plan, self.counts, known, values)
         return stretch, values[stretch.first]
 
+    def _may_cut_the_zeros(self, bucket: NDArray[np.int64]) -> bool:
+        """Whether one of these begins at 0.0 while the one below may hold -0.0, which compares as equal."""
+        at_zero = bucket[self.plan.keys[bucket] == ZERO]
+        return bool((self.counts[at_zero - 1] > 0).any())
+
     def _steps(self) -> tuple[tuple[np.float32, ...], tuple[np.float32, ...]] | None:
         """First weight and value of each cluster if they are few and every one begins at a bucket."""
         if len(self.entry) > STEPS[-1] or (self.entry[:, 0] >= 0).any():
             return None
         starts = np.cumsum(self.entry[:, 2]) - self.entry[:, 2]
         bucket = self.live[np.searchsorted(self.rank[self.live], starts)]
-        if (self.rank[bucket] != starts).any():
+        if (self.rank[bucket] != starts).any() or self._may_cut_the_zeros(bucket[1:]):
             return None
         edges = planning.decode_keys(self.plan.keys[bucket]).astype(np.float32)
         pad = next(size for size in STEPS if size >= edges.size) - edges.size
