@@ -5,6 +5,8 @@ All randomness is drawn from PyTorch's global generator, in the same amounts wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -47,10 +49,10 @@ POLICY: tuple[tuple[_Step, _Step], ...] = (
 )
 
 # What a level means, as in the code of the paper's authors.
-_MAGNITUDES = {
+_MAGNITUDES: dict[str, Callable[[int], float]] = {
     "shear_y": lambda level: 0.03 * level,
-    "translate_x": lambda level: float(level),
-    "translate_y": lambda level: float(level),
+    "translate_x": float,
+    "translate_y": float,
     "rotate": lambda level: float(3 * level),
     "solarize": lambda level: 256.0 - int(25.6 * level),
     "posterize": lambda level: 4.0 - int(0.4 * level),

@@ -16,7 +16,7 @@ class Board:
         if folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)  # type: ignore[no-untyped-call]
+            self.writer = SummaryWriter(str(folder), purge_step=epoch + 1)
 
     def __enter__(self) -> Board:
         return self

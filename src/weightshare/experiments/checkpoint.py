@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from weightshare.experiments.files import disk_full, save_tensors
+from weightshare.experiments.files import save_tensors
 
 _VERSION = 1
 
@@ -37,7 +38,7 @@ class Position:
 def save(
     path: Path, position: Position, parts: dict[str, Any], rows: list[dict[str, Any]], results: dict[str, Any]
 ) -> None:
-    """Write what it takes to go on bitwise; ``parts`` have a state_dict. Where there is no room, say so."""
+    """Write what it takes to go on bitwise; ``parts`` have a state_dict."""
     state = {
         "version": _VERSION,
         "position": position.__dict__,
@@ -47,18 +48,7 @@ def save(
         "rows": json.dumps(rows),
         "results": json.dumps(results),
     }
-    try:
-        save_tensors(path, state)
-    except (OSError, RuntimeError) as error:
-        # PyTorch's writer tells of a failed write with an error of its own.
-        cause = error if isinstance(error, OSError) else error.__context__
-        if cause is None or not disk_full(cause):
-            raise
-        kept = "the last checkpoint stays" if path.is_file() else "there is no earlier one"
-        raise OSError(
-            f"no room left on the disk for {path}, at epoch {position.epoch}; {kept}. Free some space and "
-            f"run the same command again"
-        ) from error
+    save_tensors(path, state)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -102,7 +92,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def _lock(handle: int, folder: Path) -> None:
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             import msvcrt
 
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)

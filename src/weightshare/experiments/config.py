@@ -1,10 +1,11 @@
-"""Everything it takes to make a run again, as one flat, frozen record: from the command line, JSON and TOML."""
+"""Everything it takes to make a run again, as one flat, frozen record; it is read from JSON and TOML."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Config:
     >>> config = Config(recipe="torus/mlp-r", method="prox", alpha=1e-3, seed=2)
     >>> config.with_settings(["lr=0.05", "layers=1"]).lr
     0.05
-    >>> config.with_settings(["alhpa=1"])
+    >>> config.with_settings(["alhpa=1"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: unknown setting 'alhpa': choose one of ... did you mean 'alpha'?
     """
@@ -234,9 +235,9 @@ def _parse(key: str, value: Any) -> Any:
 
 
 def _read_toml(path: Path) -> Any:
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    else:
         import tomli as tomllib
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -62,7 +62,8 @@ class ExactCNN:
 
     def _convolve(self, layer: _Affine, x: Tensor) -> Tensor:
         padded = functional.pad(x, (1, 1, 1, 1), mode="circular")
-        return layer(functional.unfold(padded, 3)).unflatten(2, (self.side, self.side))
+        out: Tensor = layer(functional.unfold(padded, 3))
+        return out.view(*out.shape[:2], self.side, self.side)
 
 
 class _Affine:
@@ -89,7 +90,9 @@ class _Affine:
 
 def _folded(layer: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """Convolution and batch norm (by its running statistics) as one affine map of 3 x 3 patches."""
-    assert layer.bias is not None and norm.running_mean is not None and norm.running_var is not None
+    assert layer.bias is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     scale = norm.weight.detach().double() / (norm.running_var.double() + norm.eps).sqrt()
     weight = layer.weight.detach().double().flatten(1) * scale[:, None]
     bias = (layer.bias.detach().double() - norm.running_mean.double()) * scale + norm.bias.detach().double()

@@ -13,10 +13,14 @@ from typing import Any
 from weightshare.atomic import replacing
 
 
+class DiskFull(OSError):
+    """There is no room left, and what to do about it."""
+
+
 def disk_full(error: BaseException) -> bool:
     """Whether an error says that there is no room left."""
     codes = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-    return isinstance(error, OSError) and error.errno in codes
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in codes)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -94,4 +98,9 @@ def save_tensors(path: Path, value: Any) -> None:
     import torch
 
     with replacing(path) as file:
-        torch.save(value, file)
+        try:
+            torch.save(value, file)
+        except RuntimeError as error:  # PyTorch's writer has an error of its own for a write that failed
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise

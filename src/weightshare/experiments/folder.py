@@ -1,7 +1,7 @@
 """The folder of one run: what is in it, and how it is read and written.
 
     <runs>/torus-mlp-r/cpu/seed0/
-        config.json      {"config": every setting by its key, "circumstances": date of start, commit, versions}
+        config.json      {"config": every setting by its key, "circumstances": date, commit, versions}
         metrics.jsonl    a line for each epoch
         checkpoint.pt    while the run is not finished: all it takes to go on
         initial.pt  weights.pt  healed.pt     state_dicts: at the start, at the end, after healing

@@ -52,7 +52,8 @@ def prediction_asymmetry(
         return torus.asymmetry(exact, task.held, group, batch=EXACT_BATCH, progress=progress)
 
     def predict(images: Tensor) -> Tensor:
-        return model(images).argmax(dim=1)
+        logits: Tensor = model(images)
+        return logits.argmax(dim=1)
 
     return torus.asymmetry(predict, task.held, group, batch=EVALUATE_BATCH, progress=progress)
 
@@ -140,7 +141,7 @@ def together(model: nn.Module, config: Config, found: dict[str, Row]) -> Row:
 def final(
     model: nn.Module, config: Config, task: Task, progress: Callable[[int, int], None] | None = None
 ) -> Row:
-    """All of it, for a model that has been trained. Accuracy and loss on the training set: as it evaluates.
+    """All of it, for a trained model. Accuracy and loss on the training set are those of evaluation.
 
     Prediction asymmetry takes minutes: runs that are for tuning (with a holdout) go without it.
     """

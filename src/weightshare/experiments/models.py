@@ -15,9 +15,9 @@ KERNEL, STRIDE = 9, 2  # of S-CONV
 
 
 class TorusCNN(nn.Module):
-    """Two circular 3 x 3 convolutions, the mean over all positions, a linear map: invariant to translations.
+    """Two circular 3 x 3 convolutions, the mean over positions, a linear map: invariant to translations.
 
-    Batch norm and ReLU follow each convolution; ``width`` and twice ``width`` channels (32 and 64 in the paper).
+    Batch norm and ReLU follow each convolution; ``width`` and ``2 width`` channels (32 and 64 in the paper).
     """
 
     def __init__(self, side: int, width: int, dropout: float = 0.0) -> None:
@@ -38,7 +38,7 @@ class TorusCNN(nn.Module):
 
 
 class TorusMLP(nn.Module):
-    """:class:`TorusCNN` with linear layers of the same sizes, 196 -> 196 width -> 392 width, for convolutions.
+    """:class:`TorusCNN` with linear layers of the same sizes, 196 -> 196 width -> 392 width.
 
     Batch norm is of each unit, and dropout (0.4 in the authors' code) follows both hidden layers. The mean
     over the positions of each channel is what is left of the convolutional structure.
@@ -58,7 +58,7 @@ class TorusMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(torch.relu(self.norm1(self.layer1(x.flatten(1)))))
         x = self.dropout(torch.relu(self.norm2(self.layer2(x))))
-        out: Tensor = self.output(x.unflatten(1, (-1, self.side * self.side)).mean(dim=2))
+        out: Tensor = self.output(x.view(len(x), -1, self.side * self.side).mean(dim=2))
         return out
 
 
@@ -89,7 +89,7 @@ class SConv(nn.Module):
 
 
 class SFC(nn.Module):
-    """S-FC of Neyshabur 2020: S-CONV with a linear first layer (3,072 -> 16,384 -> 1,536 -> 10 in the paper)."""
+    """S-FC of Neyshabur 2020: S-CONV with a linear first layer (3,072 -> 16,384 -> 1,536 -> 10)."""
 
     def __init__(self, side: int, width: int, dropout: float = 0.0) -> None:
         super().__init__()

@@ -24,11 +24,11 @@ def pick(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     index = (rows * width + columns).masked_fill_(~inside, 0).flatten(1)[:, None]
     found = images.flatten(2).gather(2, index.expand(-1, images.shape[1], -1))
-    return (found * inside.flatten(1)[:, None]).unflatten(2, rows.shape[1:])
+    return (found * inside.flatten(1)[:, None]).view(*images.shape[:2], *rows.shape[1:])
 
 
 def affine(images: Tensor, matrix: Tensor) -> Tensor:
-    """Pixel (x, y) becomes that at (a x + b y + c, d x + e y + f), the nearest, for rows (a, ..., f) of ``matrix``."""
+    """Pixel (x, y) becomes the one nearest to (a x + b y + c, d x + e y + f), for rows (a, ..., f)."""
     height, width = images.shape[-2:]
     a, b, c, d, e, f = matrix.double().unbind(1)
     c, f = c + 0.5 * (a + b), f + 0.5 * (d + e)

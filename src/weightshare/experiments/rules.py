@@ -29,7 +29,14 @@ class ProxBy(Prox):
 
         def change(vector: Tensor, dim: int | None) -> None:
             prox_(
-                vector, **values, step=step, coupling=self.coupling, dim=dim, algorithm=self.algorithm
+                vector,
+                values["alpha"],
+                values["beta"],
+                values["rho"],
+                step=step,
+                coupling=self.coupling,
+                dim=dim,
+                algorithm=self.algorithm,
             )
 
         change_(tensors, per, change)
@@ -50,7 +57,7 @@ class Timed:
     clock: Clock = field(compare=False)
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         """The method's own."""
         return self.method.name
 
@@ -102,5 +109,5 @@ def rules(config: Config, clock: Clock) -> list[Rule]:
     for layer, names in regularized(config).items():
         what = method(config, layer)
         if what is not None:
-            found.append(Rule(names, method=Timed(what, clock)))
+            found.append(Rule(names, method=Timed(what, clock)))  # type: ignore[arg-type] # name is a property
     return found

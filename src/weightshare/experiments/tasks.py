@@ -50,7 +50,7 @@ class Task:
         return self._batches(self.held, self.held_labels)
 
     def _batches(self, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for part, answers in zip(images.split(EVALUATE_BATCH), labels.split(EVALUATE_BATCH)):
+        for part, answers in zip(torch.split(images, EVALUATE_BATCH), torch.split(labels, EVALUATE_BATCH)):
             if part.dtype == torch.uint8:
                 part = augment.normalize(part, self.mean, self.std)
             yield part.to(self.device), answers.to(self.device)
@@ -81,7 +81,7 @@ def split(labels: Tensor, share: float, holdout: float, seed: int) -> tuple[Tens
     """
     generator = torch.Generator().manual_seed(seed)
     train, valid = [], []
-    for label in labels.unique().tolist():
+    for label in sorted(set(labels.tolist())):
         mine = (labels == label).nonzero()[:, 0]
         mine = mine[: int(len(mine) * share + 1e-9)]
         mixed = mine[torch.randperm(len(mine), generator=generator)]

@@ -7,8 +7,9 @@ at most 14), normalised, and rolled by a random 2-D shift. Two variants shuffle 
 * ``no-symmetry``: the roll, then P. The task is invariant to ``P roll P^-1`` and to no roll.
 
 ``no-symmetry`` reorders the pixels of the plain images, all in the same way: to a network without
-convolutions that is a permutation of the columns of its first layer, and nothing else. ``no-locality`` is not
-such a reordering: ``roll_s P = (roll_s P roll_s^-1) roll_s``, a permutation that depends on the image's shift.
+convolutions that is a permutation of the columns of its first layer, and nothing else. ``no-locality`` is
+not such a reordering: ``roll_s P = (roll_s P roll_s^-1) roll_s``, a permutation that depends on the shift of
+the image.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def asymmetric(
     """
 
     def all_predictions(images: Tensor) -> Tensor:
-        return torch.cat([predict(part) for part in images.split(batch)])
+        return torch.cat([predict(part) for part in torch.split(images, batch)])
 
     first = all_predictions(images)
     found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
@@ -146,7 +147,7 @@ def asymmetric(
         if not len(rest):
             continue
         moved = torch.cat(
-            [predict(permute(images[part], group[t].to(images.device))) for part in rest.split(batch)]
+            [predict(permute(images[part], group[t].to(images.device))) for part in torch.split(rest, batch)]
         )
         differs = moved != first[rest]
         found[rest[differs]] = True

@@ -1,4 +1,4 @@
-"""One run, from its config to its summary: trained, judged, healed if asked; stopped and resumed at any point.
+"""One run, from its config to its summary: trained, judged, healed if asked; resumed at any point.
 
 All that is random follows from the config's seed: the data, the initial weights, the order of the images in
 each epoch, and (through PyTorch's generator, whose state is in the checkpoint) augmentation and dropout. So a
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 import weightshare as ws
@@ -21,7 +20,7 @@ from weightshare.experiments import checkpoint, measure, models, recipes, tasks
 from weightshare.experiments.board import Board
 from weightshare.experiments.checkpoint import Position
 from weightshare.experiments.config import Config
-from weightshare.experiments.files import circumstances, save_tensors
+from weightshare.experiments.files import DiskFull, circumstances, disk_full, save_tensors
 from weightshare.experiments.folder import DEFAULT_ROOT, Run
 from weightshare.experiments.rules import Clock, rules
 from weightshare.experiments.watch import Diverged, Stopped, Watch
@@ -42,7 +41,7 @@ def run(
     """Do the run of ``config`` in its folder below ``root``, or what is left of it; return the finished run.
 
     Args:
-        resume: go on from the folder's checkpoint; a finished run is returned as it is. ``False``: begin anew.
+        resume: go on from the folder's checkpoint; a finished run is returned as it is. ``False``: anew.
         watch: is told of every step and epoch, and may stop the run (:class:`Stopped`).
         tensorboard: also write TensorBoard's event files.
         checkpoint_seconds: at least this long between two checkpoints.
@@ -55,7 +54,7 @@ def run(
     """
     folder = recipes.folder(config, root)
     with checkpoint.alone(folder):
-        found = _open(folder, config) if resume else None
+        found = existing(folder, config) if resume else None
         if found is not None and found.finished:
             return found
         before = torch.get_num_threads()
@@ -67,12 +66,19 @@ def run(
                 trainer = _Trainer(config, watch or Watch(), checkpoint_seconds)
                 made = found or Run.create(folder, config.to_dict(), circumstances())
                 trainer.go(made, tensorboard)
+            except OSError as error:
+                if disk_full(error):
+                    raise DiskFull(
+                        f"no room left on the disk for {folder}; its last checkpoint stays. Free some space "
+                        f"and run the same command again"
+                    ) from error
+                raise
             finally:
                 torch.set_num_threads(before)
     return made
 
 
-def _open(folder: Path, config: Config) -> Run | None:
+def existing(folder: Path, config: Config) -> Run | None:
     """The run in the folder, if there is one; it must have the same config."""
     if not (folder / "config.json").is_file():
         return None
@@ -191,7 +197,7 @@ class _Trainer:
         logits = self.model(images)
         loss = functional.cross_entropy(logits, labels)
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         value = float(loss.detach())
         if not math.isfinite(value):
             raise Diverged(

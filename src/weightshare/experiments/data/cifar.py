@@ -46,7 +46,7 @@ def from_pngs(folder: Path) -> dict[str, bytes]:
     """
     train = _labels(folder, "train")
     test = _labels(folder, "test")
-    labels = [*train.split(_COUNT), test]
+    labels = [*torch.split(train, _COUNT), test]
     return {name: encode(_png(folder, name.removesuffix(".bin")), part) for name, part in zip(FILES, labels)}
 
 

@@ -48,7 +48,7 @@ def facts(name: str) -> Facts:
 
 
 def checksums() -> dict[str, dict[str, str]]:
-    """By dataset and array, the SHA-256 of the decoded values as ``weightshare data fetch`` has stored them."""
+    """By dataset and array, the SHA-256 of the decoded values, as :func:`sha256` computes it."""
     text = resources.files("weightshare.experiments.data").joinpath("checksums.json").read_text()
     found: dict[str, dict[str, str]] = json.loads(text)
     return found
@@ -74,7 +74,8 @@ def check_shapes(dataset: Dataset) -> None:
             raise ValueError(f"{dataset.name}: there must be {count} {part} labels, got {len(labels)}")
         if int(labels.min()) < 0 or int(labels.max()) >= _CLASSES:
             raise ValueError(
-                f"{dataset.name}: {part} labels must be 0 to 9, got {int(labels.min())} to {int(labels.max())}"
+                f"{dataset.name}: {part} labels must be 0 to 9, got {int(labels.min())} to "
+                f"{int(labels.max())}"
             )
 
 
@@ -84,7 +85,7 @@ def channel_means(images: Tensor) -> tuple[float, ...]:
 
 
 def check(dataset: Dataset) -> dict[str, Any]:
-    """Raise unless the dataset is the known one: counts, shapes, channel means, then the values themselves."""
+    """Raise unless the dataset is the known one: counts, shapes, channel means, then the values."""
     check_shapes(dataset)
     known = facts(dataset.name)
     means = channel_means(dataset.train_images)

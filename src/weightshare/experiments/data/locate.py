@@ -1,4 +1,4 @@
-"""Where data is, and reading it: IDX files (gzipped or not), CIFAR10's binary files, scikit-learn's digits."""
+"""Where data is, and reading it: IDX files (gzipped or not), CIFAR10's binary files, bundled digits."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _continue(url: str, part: Path, progress: Progress) -> None:
 
 
 def _unpack(archive: Path, wanted: tuple[str, ...] | None) -> Files:
-    """The files of a tar archive by their bare names, read to memory: no path of the archive is written to."""
+    """The files of a tar archive by their bare names, read to memory: none of its paths is written to."""
     found: Files = {}
     try:
         with tarfile.open(archive) as tar:
