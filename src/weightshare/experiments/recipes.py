@@ -63,7 +63,7 @@ _TORUS: Settings = {
 _PRESETS: dict[str, dict[str, Settings]] = {
     "torus": {
         "paper": _TORUS,
-        "cpu": {**_TORUS, "width": 4, "epochs": 50, "evaluate_every": 5, "threads": 1, "device": "cpu"},
+        "cpu": {**_TORUS, "width": 4, "epochs": 40, "evaluate_every": 5, "threads": 1, "device": "cpu"},
         "smoke": {
             **_TORUS,
             "dataset": "digits",
