@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import weightshare
-from weightshare.cli import compress, results
+from weightshare.cli import compress, results, sweep, tradeoff, train
 
 app = typer.Typer(
     help="Train neural networks whose weights become exactly tied, and make use of the ties.",
@@ -32,3 +32,6 @@ def _everywhere(
 
 compress.add_to(app)
 results.add_to(app)
+tradeoff.add_to(app)
+train.add_to(app)
+sweep.add_to(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,7 @@ class FigureName(str, Enum):
     worst_case = "worst-case"
     torus_samples = "torus-samples"
     regularization = "regularization"
+    tradeoff = "tradeoff"
 
 
 class TableFormat(str, Enum):
@@ -133,7 +135,8 @@ def figure(
     """Draw a figure of the paper.
 
     ratio reads summaries; filters and filters-random need the folders of runs, with their weights;
-    worst-case is a measurement (--measure); torus-samples needs the data; regularization needs nothing.
+    worst-case is a measurement (--measure); torus-samples needs the data; regularization needs nothing;
+    tradeoff reads files that `weightshare tradeoff` wrote, and draws a picture for each, of its name.
 
     \b
         weightshare figure ratio --runs results/torus-cpu.json
@@ -142,6 +145,10 @@ def figure(
     """
     from weightshare.experiments.figures import filters, ratio, regularization, samples, style, worst_case
 
+    formats = style.FORMATS if format is FigureFormat.both else (format.value,)
+    if name is FigureName.tradeoff:
+        _tradeoffs(runs, results, out, formats)
+        return
     if name is FigureName.ratio:
         drawn: Any = ratio.figure(_records("torus", runs, results), preset)
     elif name in (FigureName.filters, FigureName.filters_random):
@@ -155,7 +162,6 @@ def figure(
         drawn = samples.figure(load(dataset))
     else:
         drawn = regularization.figure()
-    formats = style.FORMATS if format is FigureFormat.both else (format.value,)
     for path in style.save(drawn, out / name.value, formats):
         typer.echo(path)
 
@@ -184,6 +190,24 @@ def report(
             typer.echo(f"left out {run.path}: it has no epoch behind it yet", err=True)
     html.write(begun, out, title)
     typer.echo(out)
+
+
+def _tradeoffs(sources: list[Path] | None, results: Path, out: Path, formats: Sequence[str]) -> None:
+    """A picture for each file of points."""
+    from weightshare.experiments.figures import style, tradeoff
+    from weightshare.experiments.files import read_json
+    from weightshare.experiments.tradeoff import check_content
+
+    files = sources or sorted(results.glob("compression-*.json"))
+    if not files:
+        raise ValueError(f"there is no {results}/compression-*.json: `weightshare tradeoff` makes some")
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"--runs {file}: for tradeoff, give a file that `weightshare tradeoff` wrote")
+    drawn = {file.stem: tradeoff.figure(check_content(file, read_json(file))) for file in files}
+    for stem, picture in drawn.items():
+        for path in style.save(picture, out / stem, formats):
+            typer.echo(path)
 
 
 def _records(experiment: str, sources: list[Path] | None, results: Path) -> list[Record]:
