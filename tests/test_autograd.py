@@ -204,8 +204,15 @@ def test_subclasses_of_tensor_are_kept():
 
 
 def test_clusters_inside_a_transform_say_why_not():
-    with pytest.raises(ValueError, match="outside of torch.compile and vmap"):
-        torch.func.vmap(lambda r: ws.prox(r, 0.3, return_clusters=True)[0])(data(2, 3))
+    w = data(2, 3)
+    for function in (
+        lambda r: ws.prox(r, 0.3, return_clusters=True)[0],
+        lambda r: ws.prox(w, r.sum().abs(), return_clusters=True)[0],
+        lambda r: ws.isotonic_regression(r, return_clusters=True)[0],
+        lambda r: ws.isotonic_regression(w, r.exp(), return_clusters=True)[0],
+    ):
+        with pytest.raises(ValueError, match="outside of torch.compile and vmap"):
+            torch.func.vmap(function)(w)
 
 
 def test_compiles_with_dynamic_shapes_and_changing_numbers():

@@ -105,6 +105,19 @@ def test_guarded_switches_to_search_when_imminent_is_stuck():
     assert pooled.heads.nonzero().squeeze(1).tolist() == [0, d, d + 2]
 
 
+def test_guarded_takes_few_rounds_when_few_particles_are_left():
+    """Most merge in the first round; the others stand in line and cost little, but one round each."""
+    heavy, line = 100_000, 1_500
+    y = torch.cat(
+        [torch.linspace(1, 0, heavy, dtype=torch.float64), 1e-6 * torch.arange(line, dtype=torch.float64)]
+    )
+    chain = Chain.single(y)
+    assert TABLE["imminent"].solve(chain).rounds >= line
+    pooled = guarded(chain)
+    assert pooled.rounds <= 3 * y.numel().bit_length() ** 2
+    assert pooled.heads.nonzero().squeeze(1).tolist() == [0]
+
+
 def test_end_takes_one_round_for_each_cluster():
     chain = Chain.single(torch.tensor([3.0, 1.0, 2.0, 7.0, 9.0, 8.0, 20.0]))
     pooled = TABLE["end"].solve(chain)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weightshare as ws
 
@@ -55,6 +56,11 @@ def call(**changes):
             ValueError,
             r"step \* alpha overflows; lower step or alpha",
         ),
+        (
+            {"alpha": 1e10, "step": 1e300, "coupling": "decoupled"},
+            ValueError,
+            r"step \* alpha overflows; lower step or alpha",
+        ),
         ({"coupling": "scale"}, ValueError, r"unknown coupling 'scale'.*did you mean 'scaled'"),
         ({"algorithm": "pav"}, ValueError, r"unknown algorithm 'pav': choose one of 'auto', 'sequential'"),
         ({"algorithm": "serach"}, ValueError, r"did you mean 'search'"),
@@ -74,6 +80,21 @@ def test_prox_refuses(changes, error, message):
     with pytest.raises(error, match=message):
         call(**changes)
     assert torch.equal(W, before)
+
+
+def test_what_is_not_finite_is_located_on_every_way_to_the_solver():
+    w = torch.tensor([[1.0, 2.0], [float("nan"), 0.0]])
+    ways = (
+        lambda w: ws.prox(w, 0.1, dim=0),
+        lambda w: ws.prox(w, 0.1, dim=0, return_clusters=True),
+        lambda w: ws.prox(w.clone().requires_grad_(), 0.1, dim=0),
+        lambda w: ws.prox(w, torch.tensor(0.1, requires_grad=True), dim=0, algorithm="search"),
+        torch.func.grad(lambda w: ws.prox(w, 0.1, dim=1).sum()),
+        torch.func.vmap(lambda row: ws.prox(row, 0.1)),
+    )
+    for way in ways:
+        with pytest.raises(ValueError, match=r"w must be finite, got nan at index \(1, 0\) \(1 of 4"):
+            way(w)
 
 
 def test_numbers_of_other_libraries_are_welcome():
@@ -177,5 +198,7 @@ def test_particles_refuse():
         ws.particles(W, 1.0, until=float("nan"))
     with pytest.raises(ValueError, match="particles needs concrete numbers: call it outside of vmap"):
         torch.func.vmap(lambda w: ws.particles(w, 1.0).positions(1.0))(torch.stack([W, W]))
-    with pytest.raises(ValueError, match="not on meta tensors"):
+    with pytest.raises(ValueError, match="not on meta or fake tensors"):
         ws.particles(W.to("meta"), 1.0)
+    with FakeTensorMode(), pytest.raises(ValueError, match="not on meta or fake tensors"):
+        ws.particles(torch.ones(3), 1.0)

@@ -93,6 +93,9 @@ def test_batches_and_broadcast_weights():
     assert torch.equal(x, ws.isotonic_regression(y.mT.contiguous().mT, weights))
     assert ws.isotonic_regression(torch.zeros(4, 0)).shape == (4, 0)
     assert ws.isotonic_regression(torch.zeros(0, 4)).shape == (0, 4)
+    nothing, clusters = ws.isotonic_regression(torch.zeros(2, 3, 0), return_clusters=True)
+    assert nothing.shape == (2, 3, 0)
+    assert clusters.count.tolist() == [[0, 0, 0], [0, 0, 0]]
     assert float(ws.isotonic_regression(torch.tensor(2.0))) == 2.0
 
 
@@ -151,6 +154,8 @@ def test_bad_arguments_are_named():
         ws.isotonic_regression(torch.zeros(2), torch.ones(3))
     with pytest.raises(ValueError, match=r"weights must be positive, got 0.0 at index \(1, 0\)"):
         ws.isotonic_regression(torch.zeros(2, 2), torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    with pytest.raises(ValueError, match="weights are a meta tensor, which has no values"):
+        ws.isotonic_regression(torch.zeros(2), torch.ones(2, device="meta"))
     with pytest.raises(TypeError, match="weights must have dtype"):
         ws.isotonic_regression(torch.zeros(2), torch.ones(2, dtype=torch.int64))
     with pytest.raises(ValueError, match="y must be finite, got nan at index"):

@@ -167,11 +167,23 @@ def test_views_that_are_negated_on_reading():
 
 
 def test_empty_batches_and_empty_vectors():
-    for shape, dim in (((0,), None), ((0, 5), -1), ((5, 0), -1), ((5, 0), 0), ((2, 0, 3), None)):
+    for shape, dim in (
+        ((0,), None),
+        ((0, 5), -1),
+        ((5, 0), -1),
+        ((5, 0), 0),
+        ((2, 0, 3), None),
+        ((2, 0, 3), 1),
+    ):
         p, clusters = ws.prox(torch.zeros(shape), 1.0, 1.0, dim=dim, return_clusters=True)
         assert p.shape == shape
         assert len(clusters) == 0
         assert "0 clusters" in repr(clusters)
+        batch = () if dim is None else tuple(n for k, n in enumerate(shape) if k != dim % len(shape))
+        assert torch.equal(torch.as_tensor(clusters.count), torch.zeros(batch, dtype=torch.int64))
+        if clusters.offsets.numel() > 1:
+            assert clusters.row(0).count == 0
+        assert ws.penalty(torch.zeros(shape, requires_grad=True), dim=dim).requires_grad
     one, clusters = ws.prox(torch.tensor(2.0), 5.0, 0.5, return_clusters=True)
     assert float(one) == 1.5
     assert clusters.count == 1

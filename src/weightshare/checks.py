@@ -116,8 +116,13 @@ def opaque(value: Tensor) -> bool:
         or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or value.is_meta
         or transformed(value)
-        or isinstance(value, torch._subclasses.FakeTensor)
+        or fake(value)
     )
+
+
+def fake(value: Tensor) -> bool:
+    """Whether ``value`` is a stand-in with a shape and no numbers, as tracers use them."""
+    return isinstance(value, torch._subclasses.FakeTensor)
 
 
 def has_tangent(value: Tensor) -> bool:

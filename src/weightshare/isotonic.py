@@ -23,6 +23,11 @@ def isotonic_regression(
     y: Tensor, weights: Tensor | None = ..., increasing: bool = ..., *, algorithm: str = ...,
     return_clusters: Literal[True],
 ) -> tuple[Tensor, Clusters]: ...  # fmt: skip
+@overload
+def isotonic_regression(
+    y: Tensor, weights: Tensor | None = ..., increasing: bool = ..., *, algorithm: str = ...,
+    return_clusters: bool = ...,
+) -> Tensor | tuple[Tensor, Clusters]: ...  # fmt: skip
 def isotonic_regression(
     y: Tensor,
     weights: Tensor | None = None,
@@ -61,9 +66,10 @@ def isotonic_regression(
     if weights is not None and not checks.opaque(weights):
         ops.positive("weights", weights.detach())
     values = rows.values
-    if return_clusters and checks.opaque(y):
+    if return_clusters and (checks.opaque(y) or (weights is not None and checks.opaque(weights))):
         raise ValueError(
-            "return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap"
+            "return_clusters=True needs concrete numbers: call it outside of torch.compile and vmap, and not "
+            "on meta tensors"
         )
     if not increasing:
         values = values.flip(-1)
@@ -85,9 +91,12 @@ def _weight_rows(weights: Tensor | None, y: Tensor) -> Tensor | None:
     if weights is None:
         return None
     checks.float_tensor("weights", weights)
+    if weights.is_meta and not y.is_meta:
+        raise ValueError("weights are a meta tensor, which has no values; give a tensor with values")
     shape = (y.shape[:-1].numel() if y.ndim else 1, y.shape[-1] if y.ndim else 1)
+    beside = weights.to(y.device)
     try:
-        return weights.to(y.device).expand(y.shape).reshape(shape)
+        return beside.expand(y.shape).reshape(shape)
     except RuntimeError:
         raise ValueError(
             f"weights must broadcast to y, got shape {tuple(weights.shape)} for y of shape {tuple(y.shape)}"

@@ -22,7 +22,11 @@ def prox_rows(
     check_coefficients(alpha, beta, scale)
     if w.numel() == 0:  # an empty batch of torch.func.vmap
         return _prox_shapes(w, alpha, beta, scale, algorithm)
-    solution = solve.prox_rows(w, alpha, beta, scale, algorithm)
+    try:
+        solution = solve.prox_rows(w, alpha, beta, scale, algorithm)
+    except ValueError:
+        checks.finite("w", w)  # solvers meet NaN and inf in passing: say which, and where
+        raise
     return solution.out, solution.ids, solution.gate
 
 

@@ -54,7 +54,7 @@ class Trajectories:
         told = ", ".join(f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items())
         return f"Trajectories({told} up to t = {self.until:g})"
 
-    def positions(self, time: float) -> Tensor:
+    def positions(self, time: float | Tensor) -> Tensor:
         """Where the particles are at ``time``, in the shape of the weights (float64).
 
         At time t, which must be in the span that was simulated, this is the prox of ``t * alpha R``.
@@ -111,7 +111,7 @@ class Trajectories:
         return axes
 
 
-def particles(w: Tensor, alpha: float, *, until: float = 1.0) -> Trajectories:
+def particles(w: Tensor, alpha: float | Tensor, *, until: float | Tensor = 1.0) -> Trajectories:
     """Follow ``dw/dt = -`` the mean active gradient of ``alpha R`` (Eq. 10) from ``w``, event by event.
 
     Each weight is a sticky particle of mass 1 with the velocity of Algorithm 2, line 4. Between collisions
@@ -126,8 +126,10 @@ def particles(w: Tensor, alpha: float, *, until: float = 1.0) -> Trajectories:
     tensor([1., 1., 3.], dtype=torch.float64)
     """
     checks.float_tensor("w", w)
-    if w.is_meta or checks.transformed(w):
-        raise ValueError("particles needs concrete numbers: call it outside of vmap, and not on meta tensors")
+    if w.is_meta or checks.transformed(w) or checks.fake(w):
+        raise ValueError(
+            "particles needs concrete numbers: call it outside of vmap, and not on meta or fake tensors"
+        )
     checks.finite("w", w)
     alpha, until = checks.number("alpha", alpha), checks.number("until", until)
     x, order = Rows.of(w.detach(), None).values[0].to("cpu", torch.float64).sort()

@@ -43,6 +43,12 @@ def prox(
     coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
     return_clusters: Literal[True], return_info: Literal[True],
 ) -> tuple[Tensor, Clusters, Info]: ...  # fmt: skip
+@overload
+def prox(
+    w: Tensor, alpha: Number, beta: Number = ..., rho: Number = ..., *, step: Number = ...,
+    coupling: str = ..., dim: int | None = ..., algorithm: str = ..., hint: HintLike = ...,
+    return_clusters: bool = ..., return_info: bool = ...,
+) -> Tensor | tuple[Tensor, Clusters] | tuple[Tensor, Info] | tuple[Tensor, Clusters, Info]: ...  # fmt: skip
 def prox(
     w: Tensor,
     alpha: Number,
@@ -92,9 +98,12 @@ def prox(
     """
     call = Call.of(w, alpha, beta, rho, step, coupling, dim, algorithm, hint)
     wanted = {"return_clusters": return_clusters, "return_info": return_info}
-    if any(wanted.values()) and checks.opaque(w):
+    if any(wanted.values()) and call.opaque:
         name = next(name for name, value in wanted.items() if value)
-        raise ValueError(f"{name}=True needs concrete numbers: call prox outside of torch.compile and vmap")
+        raise ValueError(
+            f"{name}=True needs concrete numbers: call prox outside of torch.compile and vmap, and not on "
+            "meta tensors"
+        )
     answer: list[Any]
     if return_clusters or call.traced or call.rows.values.numel() == 0:
         solution = call.solve()
@@ -159,6 +168,7 @@ class Call:
     algorithm: str
     hint: solve.Hint
     traced: bool
+    opaque: bool
 
     @classmethod
     def of(
@@ -187,24 +197,32 @@ class Call:
             alpha, beta = step * alpha, step * beta
         else:
             scale = scale * step
+            for name, value in (("alpha", alpha), ("beta", beta)):
+                _per_row(rows, name, scale * value)  # a displacement has to be in range, too
         coefficients = (
             _per_row(rows, "alpha", alpha), _per_row(rows, "beta", beta), _per_row(rows, "scale", scale)
         )  # fmt: skip
         tensors = (rows.values, *coefficients)
         checks.no_forward_mode(*tensors)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        traced = differentiated or any(checks.opaque(t) for t in tensors)
-        return cls(rows, coefficients, algorithm, _hint(hint), traced)
+        opaque = any(checks.opaque(t) for t in tensors)
+        return cls(rows, coefficients, algorithm, _hint(hint), differentiated or opaque, opaque)
+
+    def _operator(self) -> solve.Solution:
+        """All rows, by way of the operator that has derivatives and can be traced."""
+        outputs = ops.differentiable_prox_rows(self.rows.values, *self.coefficients, self.algorithm)
+        return solve.Solution(*outputs, Info("operator"))
 
     def solve(self) -> solve.Solution:
         """All rows, with clusters."""
         values = self.rows.values
         if values.numel() == 0:
             return _empty(values)
-        if self.traced:
-            outputs = ops.differentiable_prox_rows(values, *self.coefficients, self.algorithm)
-            return solve.Solution(*outputs, Info("operator"))
+        if self.opaque:
+            return self._operator()
         with self._located():
+            if self.traced:
+                return self._operator()
             return solve.prox_rows(self.rows.values, *self.coefficients, self.algorithm, self.hint)
 
     def values(self) -> tuple[Tensor, Info]:
@@ -223,7 +241,7 @@ class Call:
         try:
             yield
         except ValueError:
-            checks.finite("w", self.rows.restore(self.rows.values))
+            checks.finite("w", self.rows.restore(self.rows.values.detach()))
             raise
 
 

@@ -49,9 +49,8 @@ class Rows:
             tensor = tensor.resolve_neg()  # its memory holds what its entries are
         if dim is None:
             return cls(tensor.reshape(1, tensor.numel()), shape, None, device)
-        length = shape[dim]
-        count = tensor.numel() // length if length else 0
-        return cls(tensor.movedim(dim, -1).reshape(count, length), shape, dim, device)
+        count = torch.Size(shape[:dim] + shape[dim + 1 :]).numel()  # also where vectors are empty
+        return cls(tensor.movedim(dim, -1).reshape(count, shape[dim]), shape, dim, device)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -67,6 +66,4 @@ class Rows:
 
     def restore_reduced(self, values: Tensor) -> Tensor:
         """Bring one value for each row to the batch shape, and to the tensor's device."""
-        if self.dim is not None and self.shape[self.dim] == 0:
-            return values.new_zeros(self.batch_shape, device=self.device)
         return values.to(self.device).reshape(self.batch_shape)

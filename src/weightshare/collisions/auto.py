@@ -19,13 +19,15 @@ def guarded(chain: Chain) -> Pooled:
     """Rounds of Imminent Collisions, and Search Collisions "as a backup in case it gets stuck".
 
     (Section "Practical remarks".) It is stuck when its rounds have visited as many particles as the
-    search would, d log^2 d / 2; so the two together never cost more than twice the cheaper one.
+    search would, d log^2 d / 2; so the two together never cost more than twice the cheaper one. It is also
+    stuck after 2 log^2 d rounds, however few particles are left: then the search of these is the cheaper one,
+    and the depth is O(log^3 d) for every input.
     """
     state = Clustered.of(chain)
     longest = max(chain.longest, 2).bit_length()
     budget = chain.y.numel() * longest * longest / 2
     rounds = 0
-    while budget > 0:
+    while budget > 0 and rounds < 2 * longest * longest:
         budget -= state.y.numel()
         state, done = collisions_round(state)
         if done:
