@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,11 @@ def dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
+def _little_endian() -> None:
+    if sys.byteorder != "little":
+        raise RuntimeError("safetensors files are read and written on little-endian machines only")
+
+
 def header_of(
     tensors: list[Tensor], metadata: Mapping[str, str], last: str | None
 ) -> tuple[bytes, list[Tensor]]:
@@ -79,6 +85,7 @@ def write(
     told: Callable[[memoryview | bytes], None] | None = None,
 ) -> None:
     """Write a container; ``told`` gets every piece that is written, the header first."""
+    _little_endian()
     header, order = header_of(tensors, metadata, last)
     if len(header) - 8 > LONGEST_HEADER:
         raise ValueError(f"{len(tensors)} tensors need a header of {len(header):,} bytes; safetensors allows "
@@ -113,6 +120,7 @@ class Container:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        _little_endian()
         self.path = Path(path)
         with open(self.path, "rb") as file:
             size = os.fstat(file.fileno()).st_size

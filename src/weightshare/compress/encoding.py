@@ -170,8 +170,10 @@ def roles(description: Mapping[str, Any]) -> dict[str, str | None]:
 def check(description: Mapping[str, Any], parts: Mapping[str, NDArray[Any]], count: int) -> None:
     """``ValueError`` unless ``count`` patterns can be stored so; ``parts`` are those of :func:`roles`."""
     codebook, literals = parts["codebook"], description.get("literals")
-    if codebook.size > count:
-        raise ValueError(f"a codebook of {codebook.size} values for {count} weights")
+    # Of small patterns there are few, and then indices take no more memory than the weights.
+    most = min(count, (1 << 8 * codebook.itemsize) - (literals is not None))
+    if codebook.size > most:
+        raise ValueError(f"a codebook of {codebook.size} values, where there can be {most}")
     if literals is not None and not 0 < literals == parts["literals"].size <= count:
         raise ValueError(
             f"{parts['literals'].size} literals where there should be {literals}, of {count} weights"
@@ -212,8 +214,6 @@ def decode(
 
 def _unused(values: Bits) -> Any:
     """The smallest pattern that is not among the values."""
-    if values.itemsize <= 2 and values.size >= 1 << (8 * values.itemsize):
-        raise ValueError("literals beside a codebook that has every value")
     small = np.unique(values[values <= values.size])
     gap = np.flatnonzero(small != np.arange(small.size, dtype=values.dtype))
     return values.dtype.type(gap[0] if gap.size else small.size)

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -73,6 +74,7 @@ class Reader(Mapping[str, Tensor]):
         self._check_sums(data=verify)
         for name in self._about.tensors:
             self._check_coding(name)
+        self._targets = {target for target, _ in self._about.aliases.values()}
         self._shared: dict[str, Tensor] = {}
 
     @property
@@ -92,8 +94,7 @@ class Reader(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         """The whole tensor; aliases give the very same one."""
         found = self._named(name)
-        targets = {target for target, _ in self._about.aliases.values()}
-        if found not in targets:
+        if found not in self._targets:
             return self._read(found, 0, None)
         if found not in self._shared:
             self._shared[found] = self._read(found, 0, None)
@@ -224,10 +225,12 @@ class Reader(Mapping[str, Tensor]):
         owner = {name: name for name in self._plain}
         for name, parts in self._parts.items():
             owner |= dict.fromkeys((f"{name}{self._about.separator}{role}" for role in parts), name)
-        order = list(dict.fromkeys(owner[name] for name in self._file.entries if name in owner))
+        rest = iter(dict.fromkeys(owner[name] for name in self._file.entries if name in owner))
+        order: list[str] = []
         for name, (_, place) in sorted(self._about.aliases.items(), key=lambda alias: alias[1][1]):
-            order.insert(place, name)
-        return order
+            order.extend(islice(rest, max(place - len(order), 0)))
+            order.append(name)
+        return [*order, *rest]
 
     def _check_size(self, limit: int | None) -> None:
         size = self._file.data.size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +54,6 @@ def save(
     (120000, 'packed', True)
     """
     checks.choice("prefer", prefer, PREFER)
-    _little_endian()
     tensors = state_of(model)
     extra = _checked_metadata(metadata)
     target = Path(path)
@@ -117,11 +115,6 @@ def _checked_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-def _little_endian() -> None:
-    if sys.byteorder != "little":
-        raise RuntimeError("compressed files are written on little-endian machines only; save the model on one")
-
-
 @dataclass
 class _Plan:
     """The tensors of the file to be, with their bytes in the spool or still in the model."""
@@ -140,7 +133,7 @@ class _Plan:
         plain = container.Tensor(name, code, shape, partial(_bytes_of, tensor))
         coding = encode(patterns(tensor), prefer)
         parts = [] if coding.description["coder"] == "raw" else self._parts(name, code, coding)
-        if not parts or _size(parts, described(code, shape, coding.description)) >= _size([plain]):
+        if not parts or _size(parts, {name: described(code, shape, coding.description)}) >= _size([plain]):
             self.tensors.append(plain)
             return "raw", plain.nbytes
         self.described[name] = Described(code, shape, coding.description)
@@ -197,11 +190,15 @@ def memory_of(array: NDArray[Any]) -> list[memoryview]:
 def _size(tensors: Iterable[container.Tensor], about: Any = None) -> int:
     """Bytes in the file, with what the header says of them."""
     begin = 1 << 30  # offsets have about as many digits
-    text = 0 if about is None else len(container.dumps(container.dumps(about))) + 40
+    text = 0 if about is None else _text(container.dumps(about))
     return text + sum(
-        one.nbytes + len(container.dumps({one.name: container.entry(one.code, one.shape, begin, begin)}))
-        for one in tensors
+        one.nbytes + _text({one.name: container.entry(one.code, one.shape, begin, begin)}) for one in tensors
     )
+
+
+def _text(value: Any) -> int:
+    """Bytes that JSON takes."""
+    return len(container.dumps(value).encode())
 
 
 def shown(description: Description) -> str:

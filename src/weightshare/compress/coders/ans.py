@@ -27,6 +27,7 @@ PRECISION = 24
 MOST = 1 << 20  # values: beyond that, 24 bits tell their frequencies apart too coarsely to gain by it
 _CHUNK_BYTES = 1 << 13  # at least, so that a chunk's few bytes of overhead do not count
 _LEAST, _LARGEST = 1 << 14, 1 << 24  # indices in a chunk
+_STEPS = (1, 4, 8, 16, 32, 64)  # how coarsely frequencies may be told: 8 steps are an octave
 
 
 def codes_of(counts: Counts) -> NDArray[np.uint8]:
@@ -56,6 +57,19 @@ def weights_of(codes: NDArray[np.uint8]) -> NDArray[np.int64]:
     return weights
 
 
+def frequencies(counts: Counts) -> NDArray[np.uint8]:
+    """The codes of the counts, as coarse as table and stream together take least.
+
+    Where values are many and each occurs a few times, to tell how often costs more than it gains.
+
+    >>> frequencies(np.array([1, 2, 3, 100])).tolist(), set(frequencies(np.array([6, 7] * 10_000)).tolist())
+    ([0, 8, 12, 53], {24})
+    """
+    codes = codes_of(counts).astype(np.int64)
+    tables = [np.minimum((codes + step // 2) // step * step, 255).astype(np.uint8) for step in _STEPS]
+    return min(tables, key=lambda table: _bits(counts, weights_of(table)) / 8 + squeezed_size(table))
+
+
 def _bits(counts: Counts, weights: NDArray[np.int64]) -> float:
     """What the stream takes, to within a word for each chunk."""
     return float((counts * (PRECISION - np.log2(weights))).sum())
@@ -65,7 +79,7 @@ def cost(counts: Counts) -> float:
     """The cross entropy, the frequencies (which may yet be squeezed) and the chunks' overhead."""
     if not 2 <= counts.size <= MOST:
         return math.inf
-    codes = codes_of(counts)
+    codes = frequencies(counts)
     bits = _bits(counts, weights_of(codes))
     number = -(-int(counts.sum()) // _chunk(int(counts.sum()), bits))
     return bits / 8 + squeezed_size(codes) + 10 * number
@@ -79,7 +93,7 @@ def _chunk(count: int, bits: float) -> int:
 
 def encode(indices: Bits, counts: Counts) -> Coded:
     """One stream for each chunk."""
-    codes = codes_of(counts)
+    codes = frequencies(counts)
     weights = weights_of(codes)
     chunk = _chunk(indices.size, _bits(counts, weights))
     stream = library("constriction", "entropy coding").stream

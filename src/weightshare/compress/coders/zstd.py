@@ -101,6 +101,8 @@ def decompressed(frame: Bytes, size: int, what: str) -> Bytes:
         )
     except zstandard.ZstdError as error:
         raise ValueError(f"{what} is broken ({error})") from None
+    if len(plain) != size:
+        raise ValueError(f"{what} holds {len(plain)} bytes, where {size} are needed")
     return np.frombuffer(bytearray(plain), np.uint8)
 
 
