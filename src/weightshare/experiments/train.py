@@ -69,8 +69,8 @@ def run(
             except OSError as error:
                 if disk_full(error):
                     raise DiskFull(
-                        f"no room left on the disk for {folder}; its last checkpoint stays. Free some space "
-                        f"and run the same command again"
+                        f"no room left on the disk for {folder}; what was written before is whole. Free "
+                        f"some space and run the same command again"
                     ) from error
                 raise
             finally:
