@@ -6,7 +6,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import distribute_tensor
 
 import weightshare as ws
@@ -110,6 +110,57 @@ def on_rank_fsdp2(rank, ranks, per):
 @pytest.mark.parametrize("per", ["tensor", "group", "row", "column", 100])
 def test_fsdp2(ranks, per):
     ranks.run(on_rank_fsdp2, per)
+
+
+def on_rank_fsdp1(rank, ranks):
+    """The first FSDP would leave to every rank a vector of its own: refused, where it does cut."""
+    flat = FullyShardedDataParallel(model_of(), use_orig_params=True, device_id=torch.device("cpu"))
+    optimizer = optimizer_of(flat)
+    if ranks == 1:
+        ws.WeightSharing(flat, optimizer, rules("tensor"))
+        train(flat, optimizer, 4)
+        assert len(flat.module[0].weight.unique()) < 41_280
+        return
+    for call in (
+        lambda: ws.WeightSharing(flat, optimizer, rules("tensor")),
+        lambda: ws.report(nn.Sequential(flat)),
+        lambda: ws.freeze_clusters(flat),
+    ):
+        with pytest.raises(ValueError, match=r"is a FullyShardedDataParallel.*use fully_shard \(FSDP2\)"):
+            call()
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_fsdp1_is_refused(ranks):
+    if ranks.count < 3:
+        ranks.run(on_rank_fsdp1)
+
+
+def on_rank_scaler(rank, ranks):
+    """An overflow in one rank's shard makes all of them skip the step."""
+    for make in (
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
+    ):
+        model = sharded(model_of())
+        optimizer = make(model.parameters())
+        sharing = ws.WeightSharing(model, optimizer, rules("tensor"), certify_every=1)
+        scaler, steps = torch.amp.GradScaler("cpu", init_scale=4.0), []
+        for poison in (False, True, False):
+            before = full(model)
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 258)).sum()).backward()
+            if poison and rank == 1:
+                model[0].weight.grad.to_local()[0, 0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+            steps.append(sharing.steps)
+            assert torch.equal(full(model)[BIG], before[BIG]) == poison
+        assert steps == [1, 1, 2]
+
+
+def test_a_step_that_all_ranks_skip(two):
+    two.run(on_rank_scaler)
 
 
 def on_rank_extras(rank, ranks):

@@ -72,6 +72,55 @@ def test_other_calls(call, message, mlp):
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
 
 
+def test_reports_of_any_model():
+    """Whatever a model holds; and where there are no numbers to count, the tensor is named."""
+    model = nn.ModuleDict(
+        {"a": nn.Linear(4, 4), "complex": nn.Linear(2, 2, dtype=torch.complex64), "none": nn.ReLU()}
+    )
+    model["empty"] = nn.Linear(0, 3, bias=False)
+    model["a"].small = nn.Parameter(torch.tensor([0.0, 1.5, 1.5, -2.0]).to(torch.float8_e4m3fn), False)
+    model["a"].whole = nn.Parameter(torch.ones(3, dtype=torch.int8), False)
+    table = ws.report(model)
+    assert [row["tensor"] for row in table] == ["a.weight", "a.bias", "a.small", "empty.weight", "total"]
+    assert {k: table["a.small"][k] for k in ("weights", "distinct", "zero", "bits")} == {
+        "weights": 4, "distinct": 3, "zero": 1, "bits": 1.5,
+    }  # fmt: skip
+    with torch.no_grad():
+        model["a"].weight[2, 1] = math.nan
+    with pytest.raises(ValueError, match=r"a\.weight: w must be finite"):
+        ws.report(model)
+    with torch.device("meta"), pytest.raises(ValueError, match="'weight' is on the meta device"):
+        ws.report(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_sparse_gradients(frozen):
+    """The prox does not look at them; what adds to gradients, or shares them, refuses before the step."""
+    model = nn.Sequential(nn.Embedding(6, 4, sparse=True))
+    optimizer = sgd(model)
+    sharing = WeightSharing(model, optimizer, Rule(nn.Embedding, alpha=1.0), certify_every=1)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.tensor([1, 2])).sum().backward()
+        before = model[0].weight.detach().clone()
+        grad = model[0].weight.grad.to_dense()
+        optimizer.step()
+        return before - 0.1 * grad
+
+    assert torch.equal(model[0].weight, ws.prox(step(), 1.0, step=0.1))
+    assert sharing.report()["0.weight"]["residual"] > 0
+    sharing.remove()
+    if frozen:
+        ws.freeze_clusters(model, "0.weight")
+    else:
+        WeightSharing(model, optimizer, Rule("0.weight", method=ws.baselines.BetaLasso(1e-3)))
+    before = model[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=r"gradient of '0.weight' is sparse.*sparse=False"):
+        step()
+    assert torch.equal(model[0].weight, before)
+
+
 def test_states_with_wrong_numbers(mlp):
     model = mlp()
     sharing = WeightSharing(model, sgd(model), alpha=0.1)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from weightshare import checks
-from weightshare.training import names
+from weightshare.training import inputs, names
 from weightshare.training.attach import attached_to
 from weightshare.training.names import listed
 from weightshare.training.optimizers import bare, nested, with_gradients
@@ -73,6 +73,7 @@ class FrozenClusters:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         mine = [ties for ties in self._ties if any(id(t) in held for t in ties.tensors)]
         for ties in mine:
+            inputs.dense_gradients(dict(zip(ties.names, ties.tensors)), "freeze_clusters")
             if not all(id(t) in held for t in ties.tensors):
                 raise ValueError(f"{listed(ties.names)} share values, but this optimizer has not all of them")
             if len({t.requires_grad for t in ties.tensors}) > 1:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -24,6 +26,19 @@ def number(name: str, value: Any, *, least: float = -math.inf) -> float:
         bound = "" if least == -math.inf else f" and >= {least:g}"
         raise ValueError(f"{name} must be finite{bound}, got {found}")
     return found
+
+
+def dense_gradients(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Refuse gradients that hold some rows only, named by their parameters, where ``what`` needs all.
+
+    >>> dense_gradients({"fc1.weight": Tensor()}, "freeze_clusters")
+    """
+    for name, tensor in tensors.items():
+        if tensor.grad is not None and tensor.grad.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {name!r} is sparse, and {what} needs it whole; make its embedding with "
+                f"sparse=False"
+            )
 
 
 def whole(name: str, value: Any, *, least: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,8 @@ def named_parameters(model: Model) -> list[Named]:
     ['0.weight']
     """
     check_model(model)
+    if isinstance(model, nn.Module):
+        _refuse_flat_shards(model)
     found: dict[int, tuple[Tensor, list[Place]]] = {}
     for tensor, place in _walk(model):
         if isinstance(tensor, UninitializedParameter):
@@ -90,6 +93,20 @@ def named_parameters(model: Model) -> list[Named]:
             )
         found.setdefault(id(tensor), (tensor, []))[1].append(place)
     return [Named(tensor, tuple(places)) for tensor, places in found.values()]
+
+
+def _refuse_flat_shards(model: nn.Module) -> None:
+    """The parameters of the first FSDP are pieces of flattened tensors: no rank could tell the vectors."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return  # who has made one has imported it
+    for name, module in model.named_modules():
+        flat = isinstance(module, fsdp.FullyShardedDataParallel)
+        if flat and module.sharding_strategy != fsdp.ShardingStrategy.NO_SHARD:
+            raise ValueError(
+                f"model{f'.{name}' if name else ''} is a FullyShardedDataParallel, which leaves every rank "
+                f"with pieces of flattened tensors; use fully_shard (FSDP2), or a model that is whole"
+            )
 
 
 def _walk(model: Model) -> Iterator[tuple[Tensor, Place]]:

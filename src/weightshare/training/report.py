@@ -104,10 +104,13 @@ def report(model: Model) -> Table:
 
 def describe(name: str, tensors: Sequence[Tensor], per: Per) -> dict[str, Any]:
     """The row of one tensor, or of a group; R is summed over the vectors."""
-    values = [t.detach() for t in tensors]
+    values = [_readable(name, t.detach()) for t in tensors]
     if per not in ("tensor", "group"):
         values = [whole(v) for v in values]
-    counted = value_counts(values)
+    try:
+        counted = value_counts(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     found = Summary.of(*counted)
     r = _penalty(*counted) if per in ("tensor", "group") else _penalty_of_each(values, per)
     return {
@@ -118,6 +121,13 @@ def describe(name: str, tensors: Sequence[Tensor], per: Per) -> dict[str, Any]:
         "bits": found.entropy,
         "R": r,
     }
+
+
+def _readable(name: str, values: Tensor) -> Tensor:
+    """Weights as they can be counted: those of 8 bits in float32, which holds them exactly."""
+    if values.is_meta:
+        raise ValueError(f"{name!r} is on the meta device and has no values yet; materialise the model first")
+    return values.to(torch.float32) if values.dtype.itemsize == 1 else values
 
 
 def _penalty(values: np.ndarray, counts: np.ndarray) -> float:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from weightshare.distributed import metered
+from weightshare.training import inputs
 from weightshare.training.controller import INTERVAL, Controller
-from weightshare.training.methods import Values, upper
+from weightshare.training.methods import AfterStep, Values, upper
 from weightshare.training.names import Named
 from weightshare.training.report import describe
 from weightshare.training.rules import Rule, units
@@ -64,9 +65,13 @@ class Unit:
         """Let the method add to the gradients; a schedule that fails does so before anything moves."""
         tensors = self.stepped()
         if tensors:
-            values = self.values_at(step)
+            values, method = self.values_at(step), self.rule.what
             self.planned = (step, values)
-            self.rule.what.before_(tensors, self.rule.per, values, grad_scale=grad_scale)
+            if not isinstance(method, AfterStep):
+                inputs.dense_gradients(
+                    {p.name: p.tensor for p in self.members}, f"the method {method.name!r}"
+                )
+            method.before_(tensors, self.rule.per, values, grad_scale=grad_scale)
 
     def after_(self, step: int, size: float) -> None:
         """Let the method move the weights; then, when it is time, measure and adapt."""
