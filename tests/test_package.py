@@ -100,5 +100,12 @@ def test_importing_brings_no_heavy_or_optional_library(module):
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_the_citation_has_the_version_and_the_papers_address():
+    text = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^version: (.*)$", text, flags=re.MULTILINE)[1] == ws.__version__
+    address = re.search(r'^  url: "(.*)"$', text, flags=re.MULTILINE)[1]
+    assert address in (ROOT / "README.md").read_text()
+
+
 def test_typed():
     assert (Path(ws.__file__).parent / "py.typed").exists()
