@@ -21,8 +21,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo ## The prox at work: a table of clusters, and a picture in demo/
-	$(BIN)/python -m weightshare.demo
+demo: $(VENV)/.demo ## The prox at work, and real digits: a live table, demo/report.html (two minutes at most)
+	$(BIN)/weightshare demo
 
 test: $(VENV)/.dev ## All tests (properties, docstring examples), under 10 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2

@@ -26,7 +26,7 @@ LAYERS = [
     ["integrations"],
     ["__init__"],
     ["experiments"],
-    ["demo", "cli"],
+    ["cli"],
 ]
 PLACE = {name: place for place, names in enumerate(LAYERS) for name in names}
 

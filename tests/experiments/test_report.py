@@ -8,10 +8,14 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import synthetic_runs
+import weightshare as ws
 from weightshare.experiments import html
 from weightshare.experiments.html import charts
+from weightshare.experiments.html.shown import name_all
 
 VOID = {"meta", "img", "br", "link", "path", "circle", "polyline"}
 
@@ -66,8 +70,8 @@ def test_every_run_is_in_every_part(runs):
     page = html.render(runs)
     for part in ("results", "accuracy", "clusters", "weights", "filters", "bits", "settings"):
         section = re.search(rf'<section id="{part}">.*?</section>', page, flags=re.DOTALL).group()
-        for name in ("digits-cnn", "digits-mlp", "digits-mlp-r"):
-            assert name in section, (part, name)
+        for name in ("CNN", "MLP", "MLP + R"):
+            assert f">{name}" in section, (part, name)
         assert f'href="#{part}"' in page
 
 
@@ -101,14 +105,73 @@ def test_a_run_that_goes_on_is_shown_as_far_as_it_is(runs, tmp_path):
     going = synthetic_runs.make(tmp_path, "digits/mlp-l1", 0, 0.9, finished=False)
     page = html.render([*runs, going])
     assert "1 of them not finished" in page
-    assert "digits-mlp-l1" in page
+    assert "MLP + l1" in page
     assert html.render([going])  # also alone: parts without content are left out
 
 
-def test_runs_of_one_recipe_are_told_apart(tmp_path):
-    page = html.render([synthetic_runs.make(tmp_path, "digits/mlp", seed) for seed in (0, 1)])
-    assert "digits-mlp/seed0" in page
-    assert "digits-mlp/seed1" in page
+def names(runs):
+    return [one.name for one in name_all(runs)]
+
+
+def test_runs_are_told_apart_by_what_differs(tmp_path):
+    seeds = [synthetic_runs.make(tmp_path, "digits/mlp", seed) for seed in (0, 1)]
+    other = synthetic_runs.make(tmp_path, "digits/mlp-r", variant="no-locality")
+    assert names([*seeds, other]) == ["MLP, seed 0", "MLP, seed 1", "MLP + R (-locality)"]
+    page = html.render(seeds)
+    assert "MLP, seed 0" in page
+    assert "MLP, seed 1" in page
+    strengths = [synthetic_runs.make(tmp_path, "digits/mlp-r", alpha=alpha) for alpha in (0.25, 0.5)]
+    assert names(strengths) == ["MLP + R, alpha 0.25", "MLP + R, alpha 0.5"]
+    assert names([seeds[0], synthetic_runs.make(tmp_path, "cifar10/r")]) == ["digits MLP", "cifar10 R"]
+    copies = [synthetic_runs.make(tmp_path / folder, "digits/mlp") for folder in "ab"]
+    assert len(set(names(copies))) == 2
+
+
+def test_twelve_runs(tmp_path):
+    several = [synthetic_runs.make(tmp_path, "digits/mlp-r", alpha=a / 10) for a in range(12)]
+    page = html.render(several)
+    assert Page(page).open == []
+    assert len(page) < 2e6
+    section = re.search(r'<section id="accuracy">.*?</section>', page, flags=re.DOTALL).group()
+    lines = re.findall(r'<polyline class="([^"]*)"', section.partition("</figure>")[0])
+    marks = re.findall(r'<path class="([^"]*mark[^"]*)"', section.partition("</ul>")[0])
+    assert len(set(lines)) == 12
+    assert len(set(zip(lines, marks))) == 12
+
+
+def test_what_is_seen_is_also_told(runs):
+    page = html.render(runs)
+    parsed = Page(page)
+    images = parsed.tags.count("img")
+    alternatives = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "alt")]
+    assert len(alternatives) == images > 0
+    assert all("MLP" in value or "CNN" in value for value in alternatives)
+    for label in re.findall(r'<svg [^>]*role="img" aria-label="([^"]*)"', page):
+        assert "at the end: CNN" in label or "histogram of weights of" in label
+    regions = re.findall(r'<div class="scroll" ([^>]*)>', page)
+    assert all('tabindex="0" role="region" aria-label="' in region for region in regions)
+    assert len(regions) >= 5
+
+
+def test_sizes_are_those_of_real_files(runs, tmp_path):
+    page = html.render(runs)
+    for run in runs:
+        weights = torch.load(run.weights, weights_only=True)
+        ws.save(weights, tmp_path / "small.ws.safetensors")
+        save_file(weights, tmp_path / "plain.safetensors")
+        for name in ("small.ws.safetensors", "plain.safetensors"):
+            assert f"<td>{(tmp_path / name).stat().st_size:,}</td>" in page
+
+
+def test_settings_that_differ_and_those_that_do_not(runs):
+    page = html.render(runs)
+    own, same = (
+        re.search(r'<section id="settings">(.*)</section>', page, flags=re.DOTALL).group(1).split("<details")
+    )
+    assert ">method<" in own
+    assert ">epochs<" in same
+    assert ">epochs<" not in own
+    assert "<h3>" not in html.render(runs[:1]).partition('<section id="settings">')[2]  # one run: one table
 
 
 def test_text_is_escaped(runs):
@@ -148,6 +211,7 @@ def test_lines_stay_inside_the_frame(log):
     y = [1e-3, 5.0, 2e4, 0.0 if log else -3.0]
     svg = charts.line_chart([charts.Series("a<b", 9, range(4), y)], x_label="x", y_label="y", log=log)
     points = re.search(r'points="([^"]*)"', svg).group(1).split()
+    assert len(re.findall('class="mark s1', svg)) == 1
     assert len(points) == (3 if log else 4)  # a logarithm has no zero
     for point in points:
         x, height = map(float, point.split(","))
@@ -159,5 +223,7 @@ def test_lines_stay_inside_the_frame(log):
 
 def test_charts_of_nothing_and_of_one_point():
     assert charts.line_chart([charts.Series("a", 0, [], [])], x_label="x", y_label="y") == ""
-    assert "<circle" in charts.line_chart([charts.Series("a", 0, [1], [0.5])], x_label="x", y_label="y")
+    dot = charts.line_chart([charts.Series("a", 0, [1], [0.5])], x_label="x", y_label="y")
+    assert 'class="mark s0"' in dot
+    assert "polyline" not in dot
     assert ET.fromstring(charts.histogram(None, np.zeros(5), 0)) is not None

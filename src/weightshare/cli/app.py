@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import weightshare
-from weightshare.cli import compress, results, sweep, tradeoff, train
+from weightshare.cli import compress, data, demo, recipes, results, sweep, tradeoff, train
 
 app = typer.Typer(
     help="Train neural networks whose weights become exactly tied, and make use of the ties.",
@@ -30,8 +30,11 @@ def _everywhere(
     """What stands before any command."""
 
 
+demo.add_to(app)
 compress.add_to(app)
 results.add_to(app)
 tradeoff.add_to(app)
 train.add_to(app)
+recipes.add_to(app)
+data.add_to(app)
 sweep.add_to(app)

@@ -1,7 +1,8 @@
 """Charts as inline SVG, images as data URIs: readable in light and in dark, with no script and no network.
 
 Text and axes are drawn in ``currentColor``; series have the classes ``s0``, ``s1``, ... that the page's style
-gives colours to. All text goes through :func:`html.escape`.
+gives colours to, and a mark of their own at the end, for those who do not tell the colours apart. All text
+goes through :func:`html.escape`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import numpy as np
 COLOURS = 8
 """The page has so many colours for series; more series begin again, with dashes."""
 
-WIDTH, HEIGHT = 420, 250
-LEFT, RIGHT, TOP, BOTTOM = 54, 12, 12, 40
+WIDTH, HEIGHT = 360, 230
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Series:
     number: int
     x: Sequence[float]
     y: Sequence[float]
-    thin: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,18 @@ def short(value: float) -> str:
 
 
 def line_chart(
-    series: Sequence[Series], *, x_label: str, y_label: str, log: bool = False, percent: bool = False
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    of: str = "",
+    log: bool = False,
+    percent: bool = False,
 ) -> str:
-    """Lines over a common range; ``log``: on a logarithmic vertical scale, ``percent``: of shares."""
+    """Lines over a common range; ``log``: on a logarithmic vertical scale, ``percent``: of shares.
+
+    ``of`` is what the chart is about, for those who hear the page: they are told where each line ends.
+    """
     points = [(x, y) for s in series for x, y in zip(s.x, s.y) if y > 0 or not log]
     if not points:
         return ""
@@ -110,23 +119,46 @@ def line_chart(
     y_axis = Axis(low, high, HEIGHT - BOTTOM, TOP, log)
     shown: Callable[[float], str] = (lambda v: f"{100 * v:.4g}%") if percent else short
     parts = [_frame(x_axis, y_axis, x_label, y_label, shown)]
+    ends = []
     for s in series:
-        steps = [f"{x_axis(x):.1f},{y_axis(y):.1f}" for x, y in zip(s.x, s.y) if y > 0 or not log]
-        style = " thin" * s.thin + " dashed" * (s.number >= COLOURS)
-        colour = f"s{s.number % COLOURS}"
-        title = f"<title>{escape(s.name)}</title>"
-        if len(steps) == 1:
-            x, y = steps[0].split(",")
-            parts.append(f'<circle class="dot {colour}" cx="{x}" cy="{y}" r="3">{title}</circle>')
-        elif steps:
-            parts.append(
-                f'<polyline class="line {colour}{style}" points="{" ".join(steps)}">{title}</polyline>'
-            )
-    return _svg(f"{y_label} against {x_label}", parts)
+        places = [(x_axis(x), y_axis(y)) for x, y in zip(s.x, s.y) if y > 0 or not log]
+        if not places:
+            continue
+        parts.append(f"<g><title>{escape(s.name)}</title>{_line(s.number, places)}</g>")
+        ends.append(f"{s.name} {shown(s.y[-1])}")
+    heading = f"{y_label}{f' of {of}' * bool(of)} against {x_label}"
+    return _svg(f"{heading}; at the end: {', '.join(ends)}", parts)
 
 
-def histogram(before: np.ndarray | None, after: np.ndarray, number: int, bins: int = 81) -> str:
-    """Counts of weights by value, on a logarithmic scale: before as an outline, after as bars."""
+def _line(number: int, places: Sequence[tuple[float, float]]) -> str:
+    """A line with the mark of its series at the end."""
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    style = " dashed" * (number >= COLOURS)
+    line = f'<polyline class="line s{number % COLOURS}{style}" points="{points}"/>' * (len(places) > 1)
+    return line + mark(number, *places[-1])
+
+
+_MARKS = (
+    "M{l} {y}A{r} {r} 0 1 1 {h} {y}A{r} {r} 0 1 1 {l} {y}Z",  # circle
+    "M{l} {t}H{h}V{b}H{l}Z",  # square
+    "M{x} {t}L{h} {b}H{l}Z",  # triangle
+    "M{x} {t}L{h} {y}L{x} {b}L{l} {y}Z",  # diamond
+)
+
+
+def mark(number: int, x: float, y: float, r: float = 4.0) -> str:
+    """The mark of a series: one of four shapes, filled or hollow."""
+    place = {"x": x, "y": y, "l": x - r, "h": x + r, "t": y - r, "b": y + r, "r": r}
+    shape = _MARKS[number % len(_MARKS)].format(**{name: f"{value:.1f}" for name, value in place.items()})
+    hollow = " hollow" * (number // len(_MARKS) % 2)
+    return f'<path class="mark s{number % COLOURS}{hollow}" d="{shape}"/>'
+
+
+def histogram(before: np.ndarray | None, after: np.ndarray, number: int, of: str = "", bins: int = 81) -> str:
+    """Counts of weights by value, on a logarithmic scale: before as an outline, after as bars.
+
+    Values that are farther out than all but one in a thousand are counted in the outermost bins.
+    """
     both = [a for a in (before, after) if a is not None]
     ends = [np.quantile(a, (0.0005, 0.9995)) for a in both]
     low, high = float(min(e[0] for e in ends)), float(max(e[1] for e in ends))
@@ -136,7 +168,7 @@ def histogram(before: np.ndarray | None, after: np.ndarray, number: int, bins: i
     top = max(float(c.max()) for c in counts)
     x_axis = Axis(low, high, LEFT, WIDTH - RIGHT)
     y_axis = Axis(0.6, max(top, 2.0) * 1.3, HEIGHT - BOTTOM, TOP, log=True)
-    parts = [_frame(x_axis, y_axis, "weight", "how many", short)]
+    parts = [_frame(x_axis, y_axis, "weight", "number of weights", short)]
     edges = [x_axis(low + (high - low) * i / bins) for i in range(bins + 1)]
     floor = HEIGHT - BOTTOM
     bars = [
@@ -151,7 +183,7 @@ def histogram(before: np.ndarray | None, after: np.ndarray, number: int, bins: i
         parts.append(
             f'<path class="outline" d="M{edges[0]:.1f} {floor}{outline}V{floor}"><title>before</title></path>'
         )
-    return _svg("histogram of weights before and after training", parts)
+    return _svg(f"histogram of weights{f' of {of}' * bool(of)}, before and after training", parts)
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:
