@@ -190,7 +190,7 @@ def other_section(d: int) -> dict[str, Any]:
 def _small_call() -> tuple[float, float]:
     """Seconds of one call at d = 1000, and of the sort and the kernel alone."""
     w, alpha = inputs.gaussian(1000)
-    tensor, out, zeros = torch.from_numpy(w), np.empty((1, 1000), np.float32), np.zeros(1, np.int64)
+    tensor, out, zeros = torch.from_numpy(w), np.empty((1, 1000), np.float32), np.zeros((1, 2), np.int64)
     words = (np.arange(1000, dtype=np.uint64) << np.uint64(32)).reshape(1, -1)
     rows_single(words, alpha / 999, 0.0, 1.0, out, zeros)
     times = measure.timed({

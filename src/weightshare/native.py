@@ -32,8 +32,7 @@ def prox_values(
             )
             return result.info
         checks.finite("w", w)  # before the first of several rows is written
-    *_, last = _each_row(w, alpha, beta, scale, out, hint, clusters=False)
-    return last.info
+    return _account(list(_each_row(w, alpha, beta, scale, out, hint, clusters=False)))
 
 
 def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint = None) -> Solution:
@@ -43,10 +42,10 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint 
     alike = all(_uniform(c) for c in (alpha, beta, scale))
     if w.shape[0] > 1 and alike and not certified.row_by_row(w.shape[0], w.shape[1], torch.get_num_threads()):
         source, form = _memory(w)
-        numbers, sides = certified.prox_rows_with_clusters(
+        numbers, sides, info = certified.prox_rows_with_clusters(
             source, _memory(out)[0], **_scalars(alpha, beta, scale, 0), format=form
         )
-        return Solution(out, torch.from_numpy(numbers), torch.from_numpy(sides), Info("rows"))
+        return Solution(out, torch.from_numpy(numbers), torch.from_numpy(sides), info)
     results = list(_each_row(w, alpha, beta, scale, out, hint, clusters=True))
     table = None
     for r, result in enumerate(results):
@@ -54,7 +53,13 @@ def prox_rows(w: Tensor, alpha: Tensor, beta: Tensor, scale: Tensor, hint: Hint 
         table = _table(result.clusters, w.shape[1], float(alpha[r]), float(beta[r]), w.dtype)
         ids[r] = torch.from_numpy(result.clusters.ids)
         gate[r] = table.gate[ids[r]]
-    return Solution(out, ids, gate, results[-1].info, table if w.shape[0] == 1 else None)
+    return Solution(out, ids, gate, _account(results), table if w.shape[0] == 1 else None)
+
+
+def _account(results: list[ProxResult]) -> Info:
+    """How the rows were answered."""
+    infos = [result.info for result in results]
+    return infos[0] if len(infos) == 1 else Info.of_rows(infos)
 
 
 def _scalars(alpha: Tensor, beta: Tensor, scale: Tensor, row: int) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def _each_row(
     guess = None
     if hint is not None and w.shape[0] == 1:
         centres, sizes = (part.detach().cpu().to(torch.float64) for part in hint)
-        guess = (centres.numpy(), sizes.nan_to_num(0.0, 0.0, 0.0).numpy())
+        guess = (centres.numpy(), sizes.numpy())
     source, form = _memory(w)
     target, _ = _memory(out)
     for r in range(w.shape[0]):

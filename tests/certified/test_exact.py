@@ -19,6 +19,7 @@ def same(result, exact, out) -> None:
     np.testing.assert_array_equal(result.clusters.starts, exact.starts)
     np.testing.assert_array_equal(result.clusters.ids, exact.ids)
     assert result.zeros == exact.zeros
+    assert result.info.clusters == len(exact.starts)
 
 
 @pytest.mark.parametrize("route", ["auto", "small", "certified", "partition"])
@@ -31,7 +32,7 @@ def test_float32_is_the_correctly_rounded_exact_prox(name, route):
         result = prox_array(
             w, alpha=alpha, beta=beta, scale=scale, threads=1 + seed % 3, route=route, ids=True
         )
-        same(result, exact, exact.values.astype(np.float32))
+        same(result, exact, exact.singles)
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp16"])
@@ -46,7 +47,7 @@ def test_halves_are_the_rounded_exact_prox(name, route, form):
         beta, scale = SETTINGS[seed % len(SETTINGS)]
         exact = exact_prox(widen(bits, form), alpha, beta, scale)
         result = prox_array(bits, alpha=alpha, beta=beta, scale=scale, route=route, ids=True, format=form)
-        same(result, exact, narrow(exact.values.astype(np.float32), form))
+        same(result, exact, narrow(exact.singles, form))
 
 
 @pytest.mark.parametrize("route", ["small", "partition"])
@@ -72,6 +73,16 @@ def test_float64_of_any_magnitude(power):
     exact = exact_prox(scaled, alpha)
     assert np.isfinite(result.out).all()
     np.testing.assert_array_max_ulp(result.out, exact.values, 1)
+
+
+@pytest.mark.parametrize("route", ["small", "certified", "partition"])
+@pytest.mark.parametrize("last", [2.0**-60, -(2.0**-60)])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_float32_is_rounded_once(route, last, sign):
+    w = sign * np.array([2 + 2.0**-22, 2.0, last, 0.0], np.float32)
+    nearest = sign * (1 + 2.0**-23 * (last > 0))  # the float64 in between lies midway, and its even side is 1
+    assert prox_array(w, alpha=100.0, route=route).out.tolist() == [nearest] * 4
+    assert exact_prox(w, 100.0).singles.tolist() == [nearest] * 4
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -16,6 +16,10 @@ logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 import weightshare as ws
 print(ws.prox(torch.tensor([0.0, 1.0, 4.0]), 1.0).tolist())
 """
+MORE = (
+    CALL
+    + "ws.isotonic_regression(torch.tensor([1.0, 0.0])); ws.isotonic_regression(torch.tensor([2.0, 1.0]))"
+)
 
 
 @pytest.fixture
@@ -30,8 +34,8 @@ def package(tmp_path):
     return tmp_path, environment
 
 
-def run(environment):
-    result = subprocess.run([sys.executable, "-c", CALL], env=environment, capture_output=True, text=True)
+def run(environment, script=CALL):
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "[1.0, 1.0, 3.0]" in result.stdout
     return result.stderr
@@ -48,6 +52,8 @@ def test_a_cold_start_is_announced_and_a_warm_one_is_silent(package):
     _, environment = package
     assert "weightshare: compiling the CPU kernels" in run(environment)
     assert "compiling" not in run(environment)
+    assert run(environment, MORE).count("compiling") == 1  # kernels that no call has needed before
+    assert "compiling" not in run(environment, MORE)
 
 
 def test_a_read_only_install_caches_in_the_users_folder(package):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -45,3 +47,20 @@ def test_nested_runs_do_not_deadlock():
 def test_tasks_do_run_at_the_same_time():
     meet = threading.Barrier(2, timeout=20)
     run([lambda: meet.wait() and None, lambda: meet.wait() and None], 2)
+
+
+def test_a_thread_that_outlives_the_main_one_works_on():
+    script = """
+import threading
+from weightshare.kernels.threads import run
+
+def late():
+    threading.main_thread().join()
+    done = []
+    run([lambda: done.append(1)] * 5, 3)
+    print(len(done))
+
+threading.Thread(target=late).start()
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.stdout == "5\n", result.stderr

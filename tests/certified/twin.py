@@ -10,13 +10,24 @@ import numpy as np
 
 @dataclass
 class Exact:
-    """Values correctly rounded to float64 in the original order, first rank of each cluster, cluster of
-    each weight."""
+    """Values correctly rounded to float64 and to float32 in the original order, first rank of each cluster,
+    cluster of each weight."""
 
     values: np.ndarray
+    singles: np.ndarray
     starts: list[int]
     ids: np.ndarray
     zeros: int
+
+
+def nearest32(value: Fraction) -> np.float32:
+    """The float32 nearest to a rational number, ties to even: in one rounding, not by way of float64."""
+    with np.errstate(over="ignore"):
+        near = np.float32(float(value))
+    if not np.isfinite(near):
+        return near
+    around = (near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf)))
+    return min(around, key=lambda x: (abs(Fraction(float(x)) - value), int(x.view(np.uint32)) & 1))
 
 
 def exact_prox(w, alpha: float, beta: float = 0.0, scale: float = 1.0) -> Exact:
@@ -34,13 +45,15 @@ def exact_prox(w, alpha: float, beta: float = 0.0, scale: float = 1.0) -> Exact:
             first, m, before = stack.pop()
             n, total = n + m, total + before
         stack.append((first, n, total))
-    out, ids, zeros = np.empty(d), np.empty(d, np.int64), 0
+    out, singles = np.empty(d), np.empty(d, np.float32)
+    ids, zeros = np.empty(d, np.int64), 0
     for g, (i, n, total) in enumerate(stack):
         x, v = total / n, c * (d - 2 * i - n)
         dest = x + v
         sign = (dest > 0) - (dest < 0)
         zeroed = abs(dest) < beta
         zeros += n * zeroed
-        out[order[i : i + n]] = 0.0 if zeroed else float(x + scale * (v - beta * sign))
+        value = Fraction(0) if zeroed else x + scale * (v - beta * sign)
+        out[order[i : i + n]], singles[order[i : i + n]] = float(value), nearest32(value)
         ids[order[i : i + n]] = g
-    return Exact(out, [i for i, _, _ in stack], ids, zeros)
+    return Exact(out, singles, [i for i, _, _ in stack], ids, zeros)

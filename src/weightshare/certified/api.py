@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from weightshare.certified import double, half, machine, small
 from weightshare.certified.plan import Groups, encode_values
-from weightshare.certified.problem import Problem
+from weightshare.certified.problem import Clock, Problem
 from weightshare.certified.result import ClusterTable, Info, ProxResult
-from weightshare.certified.warm import announce_cold_start
 from weightshare.kernels.cpu import rows
 
 ROUTES = ("auto", "certified", "partition", "small", "lut", "elementwise")
@@ -47,16 +46,14 @@ def prox_array(
     """
     out = np.empty_like(w) if out is None else out
     _check(w, out, route, format)
-    announce_cold_start()
     d = w.size
-    c = alpha / (d - 1) if d > 1 else 0.0
-    problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
+    problem = _problem(w, alpha, beta, scale, threads)
     table = clusters or ids
     if d == 0:
         return ProxResult(out, 0, Info("small", clusters=0), _empty_table() if table else None)
     if format is not None:
         return _prox_half(w, out, problem, format, route, hint, table, ids)
-    if route == "elementwise" or (route == "auto" and c == 0.0 and not table):
+    if route == "elementwise" or (route == "auto" and problem.c == 0.0 and not table):
         return _elementwise(w, out, problem)
     if w.dtype == np.float64:
         return double.solve(w, out, problem, route=route, table=table, ids=ids)
@@ -91,29 +88,37 @@ def prox_rows(
     """
     out = np.empty_like(w) if out is None else out
     _check(w, out, "auto", format)
-    announce_cold_start()
     count, d = w.shape
-    info = Info("rows")
+    info = Info("rows", clusters=0)
     if count == 0 or d == 0:
         return ProxResult(out, 0, info)
-    c = alpha / (d - 1) if d > 1 else 0.0
-    problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
+    problem = _problem(w, alpha, beta, scale, threads)
     if row_by_row(count, d, problem.threads):
         _refuse_nonfinite(w, format)
-        zeros = 0
-        for r in range(count):
-            zeros += prox_array(
-                w[r], out[r], alpha=alpha, beta=beta, scale=scale, threads=threads, format=format
-            ).zeros
-        return ProxResult(out, zeros, info)
+        results = [
+            prox_array(w[r], out[r], alpha=alpha, beta=beta, scale=scale, threads=threads, format=format)
+            for r in range(count)
+        ]
+        return ProxResult(out, sum(r.zeros for r in results), Info.of_rows([r.info for r in results]))
+    info.unresolved = 1.0
+    clock = Clock(info)
     if w.dtype == np.float64:
-        return ProxResult(out, double.solve_rows(w, out, problem), info)
+        found = double.solve_rows(w, out, problem)
+        clock.lap("sort and pool")
+        return _of_rows(out, found, info)
     single = w if format is None else half.widen(w, format)
     _refuse_nonfinite(single, None)
     target = out if format is None else single
-    zeros = int(small.solve_rows_single(single, target, problem).sum())
+    found = small.solve_rows_single(single, target, problem)
     if format is not None:
         out[...] = half.narrow(target, format)
+    clock.lap("sort and pool")
+    return _of_rows(out, found, info)
+
+
+def _of_rows(out: NDArray[Any], found: NDArray[np.int64], info: Info) -> ProxResult:
+    """The result of rows of which the zeros and the clusters were counted."""
+    zeros, info.clusters = (int(part) for part in found.sum(axis=0))
     return ProxResult(out, zeros, info)
 
 
@@ -126,18 +131,17 @@ def prox_rows_with_clusters(
     scale: float = 1.0,
     threads: int = 1,
     format: str | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """``prox_rows`` with the cluster and the gate (sign of x + v; 2 where zeroed) of every weight.
+) -> tuple[NDArray[np.int64], NDArray[np.int8], Info]:
+    """``prox_rows`` into ``out``: the cluster and the gate (sign of x + v; 2 where zeroed) of every weight.
 
     >>> w = np.array([[3.0, 1.0, 2.9]])
     >>> prox_rows_with_clusters(w, np.empty_like(w), alpha=0.2)[0]
     array([[1, 0, 1]])
     """
     _check(w, out, "auto", format)
-    announce_cold_start()
-    d = w.shape[1]
-    c = alpha / (d - 1) if d > 1 else 0.0
-    problem = Problem(d, min(c, LARGEST_C) if w.dtype != np.float64 else c, beta, scale, max(1, int(threads)))
+    info = Info("rows", unresolved=1.0)
+    clock = Clock(info)
+    problem = _problem(w, alpha, beta, scale, threads)
     wide, power = w if format is None else half.widen(w, format), 0
     if w.dtype == np.float64:
         wide, problem, power = double.safe_range(w, problem)
@@ -147,7 +151,9 @@ def prox_rows_with_clusters(
     if power:
         np.ldexp(values, -power, out=values)
     out[...] = values if format is None else half.narrow(values.astype(np.float32), format)
-    return ids, gate
+    info.clusters = int((ids.max(axis=1, initial=-1) + 1).sum())
+    clock.lap("sort and pool")
+    return ids, gate, info
 
 
 def row_by_row(count: int, d: int, threads: int) -> bool:
@@ -168,6 +174,14 @@ def _check(w: NDArray[Any], out: NDArray[Any], route: str, form: str | None) -> 
         raise ValueError("w and out must be contiguous and of the same shape and dtype")
     if route == "lut" and form is None:
         raise ValueError("route 'lut' is for half precision; give uint16 bit patterns and a format")
+
+
+def _problem(w: NDArray[Any], alpha: float, beta: float, scale: float, threads: int) -> Problem:
+    """The scalars of vectors along the last axis."""
+    d = w.shape[-1]
+    c = alpha / (d - 1) if d > 1 else 0.0
+    c = c if w.dtype == np.float64 else min(c, LARGEST_C)
+    return Problem(d, c, beta, scale, max(1, int(threads)))
 
 
 def _prox_half(
@@ -221,13 +235,15 @@ def _groups(hint: Hint, d: int) -> Groups | None:
     if hint is None:
         return None
     if isinstance(hint, ClusterTable):
-        centres, counts = hint.values, np.diff(np.append(hint.starts, d))
+        centres, sizes = hint.values, np.diff(np.append(hint.starts, d))
     else:
-        centres, counts = np.asarray(hint[0], np.float64), np.asarray(hint[1], np.int64)
+        centres, sizes = hint
+    centres = np.asarray(centres, np.float64)
+    counts = np.minimum(np.asarray(sizes, np.float64), d)
     keep = np.argsort(-counts, kind="stable")[:4096]
     keep = keep[(counts[keep] > 32) & np.isfinite(centres[keep]) & (np.abs(centres[keep]) < 3e38)]
     keys = encode_values(centres[keep])
-    return Groups(keys, keys, counts[keep].astype(np.float64))
+    return Groups(keys, keys, counts[keep])
 
 
 def _empty_table() -> ClusterTable:

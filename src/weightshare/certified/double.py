@@ -39,19 +39,20 @@ def solve(
     return result
 
 
-def solve_rows(w: NDArray[np.float64], out: NDArray[np.float64], problem: Problem) -> int:
-    """Every row of a float64 matrix on its own; returns the number of zeroed weights."""
-    zeros = [0] * w.shape[0]
+def solve_rows(w: NDArray[np.float64], out: NDArray[np.float64], problem: Problem) -> NDArray[np.int64]:
+    """Every row of a float64 matrix on its own; returns the numbers of zeros and of clusters per row."""
+    found = np.zeros((w.shape[0], 2), np.int64)
     w, problem, power = safe_range(w, problem)
 
     def rows(lo: int, hi: int) -> None:
         for r in range(lo, hi):
-            zeros[r] = small.solve_double(w[r], out[r], problem, table=False, ids=False).zeros
+            result = small.solve_double(w[r], out[r], problem, table=False, ids=False)
+            found[r] = result.zeros, result.info.clusters or 0
 
     run([partial(rows, lo, hi) for lo, hi in split(w.shape[0], 4 * problem.threads)], problem.threads)
     if power:
         np.ldexp(out, -power, out=out)
-    return sum(zeros)
+    return found
 
 
 def safe_range(w: NDArray[np.float64], problem: Problem) -> tuple[NDArray[np.float64], Problem, int]:
@@ -112,11 +113,10 @@ def _solve_long(
     heads = _pool(x, problem)
     clock.lap("pool")
     info.buckets = int(np.count_nonzero(np.diff(edges)))
+    info.clusters = int(np.count_nonzero(heads))
     clusters = _table(x, heads, problem) if table else None
-    if clusters is not None:
-        info.clusters = clusters.count
-        if ids:
-            clusters.ids = _ids(heads, place, edges, bucket, cursors, slices)
+    if clusters is not None and ids:
+        clusters.ids = _ids(heads, place, edges, bucket, cursors, slices)
     results = np.empty(d)
     zeros: list[int] = []
 

@@ -103,7 +103,7 @@ def _pool(
     counts: NDArray[np.int64], values: NDArray[np.float64], problem: Problem
 ) -> tuple[ClusterTable, NDArray[np.int64], int]:
     """Clusters of the counted values, the cluster of each value, and the number of zeroed weights."""
-    # A count below 2^29 times an 11-bit mantissa is an exact float64.
+    # A count below 2^42 times an 11-bit mantissa is an exact float64.
     first, n = np.empty(counts.size, np.int64), np.empty(counts.size, np.int64)
     high, low = np.empty(counts.size), np.empty(counts.size)
     counts = _join_zeros(counts, values)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weightshare.certified.warm import announce_cold_start
 from weightshare.kernels.cpu import isotonic as kernels
 from weightshare.kernels.threads import run, split
 
@@ -52,7 +51,6 @@ def isotonic_array(
     >>> isotonic_array(np.array([1.0, 3.0, 2.0, 4.0])).out
     array([1. , 2.5, 2.5, 4. ])
     """
-    announce_cold_start()
     out = np.empty_like(y) if out is None else out
     heads = np.empty(y.size, np.bool_)
     if not y.size:
@@ -90,7 +88,6 @@ def isotonic_rows(
     array([[2. , 1. ],
            [1.5, 1.5]])
     """
-    announce_cold_start()
     out = np.empty_like(y) if out is None else out
     heads = np.empty(y.shape, np.bool_)
     rows = y.shape[0]

@@ -71,12 +71,11 @@ def solve(
     if info.unresolved > 0.5:
         info.route = "partition"
     answer = Answer(plan, buckets, refined, unresolved, problem)
+    info.clusters = answer.clusters
     clock.lap("merge")
     clusters = answer.cluster_table() if table else None
     if clusters is not None:
-        info.clusters = clusters.count
-        if ids:
-            clusters.ids = answer.ids(bits, slices, clusters)
+        clusters.ids = answer.ids(bits, slices, clusters) if ids else None
         clock.lap("clusters")
     answer.write(bits, slices, out)
     clock.lap("write")
@@ -227,10 +226,10 @@ class Answer:
         self.values[self.unresolved] = np.nan
         untouched = (self.trim[:, 0] == 0) & (self.trim[:, 1] == self.counts)
         todo = np.flatnonzero(self.unresolved & ~untouched)
-        changes: list[int] = []
+        gone: list[tuple[int, int]] = []
 
         def patch(lo: int, hi: int) -> None:
-            changes.append(
+            gone.append(
                 merge.patch(
                     todo[lo:hi], self.counts, self.rank, self.plan.keys, refined.offset, *self.words,
                     self.trim, self.edges, *scalars, refined.results,
@@ -238,7 +237,9 @@ class Answer:
             )  # fmt: skip
 
         run([partial(patch, lo, hi) for lo, hi in split(todo.size, 4 * p.threads)], p.threads)
-        self.zeros = zeros + refined.zeros + sum(changes)
+        self.zeros = zeros + refined.zeros - sum(z for z, _ in gone)
+        whole = int((self.entry[:, 0] < 0).sum())
+        self.clusters = whole + refined.clusters - sum(absorbed for _, absorbed in gone)
 
     def _streaming(self, per_bucket: NDArray[Any]) -> NDArray[Any]:
         """A copy of a per-bucket array in the order of ``keys.locate``."""

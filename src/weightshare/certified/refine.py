@@ -35,6 +35,7 @@ class Refined:
     results: NDArray[np.float32]
     cursors: NDArray[np.int64]
     zeros: int
+    clusters: int
 
 
 def refine(
@@ -64,7 +65,7 @@ def refine(
         left=left, offset=offset, place=place, wide=wide,
         words32=np.empty(left, np.uint32), words64=np.empty(int(held_wide.sum()), np.uint64),
         ends=np.zeros((size, 4), np.int64), results=np.empty(left, np.float32),
-        cursors=cursors_of(by_slice, offset, unresolved), zeros=0,
+        cursors=cursors_of(by_slice, offset, unresolved), zeros=0, clusters=0,
     )  # fmt: skip
     stretch = heaviest_stretch(plan, counts, ~unresolved)
     scatter(bits, plan, refined.cursors, stretch, slices, refined.words32)
@@ -80,7 +81,7 @@ def _nothing(size: int, slices: int) -> Refined:
         left=0, offset=np.zeros(size, np.int64), place=np.zeros(size, np.int64),
         wide=np.zeros(size, np.bool_), words32=np.empty(0, np.uint32), words64=np.empty(0, np.uint64),
         ends=np.zeros((size, 4), np.int64),
-        results=np.empty(0, np.float32), cursors=np.full((slices, size), -1), zeros=0,
+        results=np.empty(0, np.float32), cursors=np.full((slices, size), -1), zeros=0, clusters=0,
     )  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def _sort_and_pool(
 ) -> None:
     """Make words, sort, pool: lots of buckets that fit the cache, shared among the threads as they come."""
     rank = np.cumsum(counts) - counts
-    zeros: list[int] = []
+    found: list[tuple[int, int]] = []
     places = (refined.offset, refined.place)
     scalars = (problem.d, problem.c, problem.beta, problem.scale)
 
@@ -165,7 +166,7 @@ def _sort_and_pool(
         room = int(counts[lot].max()) + 1
         scratch, sums = np.empty((4, room), np.int32), np.empty(room, np.int64)
         values = np.empty(room, np.float32)
-        zeros.append(
+        found.append(
             buckets.pool_buckets(
                 lot, plan.keys, counts, rank, *places, words, *scalars,
                 scratch, sums, values, refined.results, refined.ends, mark,
@@ -175,7 +176,8 @@ def _sort_and_pool(
     wide = refined.wide[todo]
     lots = [lot for part in (todo[wide], todo[~wide]) for lot in _lots(counts, part)]
     run([partial(solve, lot) for lot in lots], problem.threads)
-    refined.zeros = sum(zeros)
+    refined.zeros = sum(zeros for zeros, _ in found)
+    refined.clusters = sum(clusters for _, clusters in found)
 
 
 def _lots(counts: NDArray[np.int64], todo: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,13 @@ class ClusterTable:
 
 @dataclass
 class Info:
-    """How a call was answered: for people, benchmarks and tests; never part of the result."""
+    """How a call was answered: for people, benchmarks and tests; never part of the result.
+
+    ``unresolved`` is the share of weights that had to be sorted. ``clusters`` counts those that formed,
+    before any is set to zero; None where they were not counted (with alpha = 0 nothing collides, and equal
+    weights are not looked for). ``buckets`` is how many held weights, ``rounds`` how often some were
+    sorted.
+    """
 
     route: str
     unresolved: float = 0.0
@@ -35,6 +42,27 @@ class Info:
     rounds: int = 0
     buckets: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_rows(cls, infos: Sequence[Info]) -> Info:
+        """One account of several vectors of one length.
+
+        >>> Info.of_rows([Info("small", clusters=2), Info("certified", clusters=3)]).clusters
+        5
+        """
+        counted = [info.clusters for info in infos if info.clusters is not None]
+        seconds: dict[str, float] = {}
+        for info in infos:
+            for phase, took in info.seconds.items():
+                seconds[phase] = seconds.get(phase, 0.0) + took
+        return cls(
+            "rows",
+            unresolved=sum(info.unresolved for info in infos) / max(len(infos), 1),
+            clusters=sum(counted) if len(counted) == len(infos) else None,
+            rounds=max((info.rounds for info in infos), default=0),
+            buckets=sum(info.buckets for info in infos),
+            seconds=seconds,
+        )
 
 
 @dataclass

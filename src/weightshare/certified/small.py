@@ -48,7 +48,7 @@ def _finish(
     ids: bool,
 ) -> ProxResult:
     """Pool the sorted vector, write the result, list the clusters."""
-    info = Info(route="small")
+    info = Info(route="small", unresolved=1.0)
     clock = Clock(info)
     d = x.size
     starts, sh, sl = np.empty(d + 1, np.int64), np.empty(d), np.empty(d)
@@ -71,8 +71,8 @@ def _finish(
 def solve_rows_single(
     w: NDArray[np.float32], out: NDArray[np.float32], problem: Problem
 ) -> NDArray[np.int64]:
-    """Every row of a float32 matrix on its own; returns the number of zeroed weights per row."""
-    zeros = np.zeros(w.shape[0], np.int64)
+    """Every row of a float32 matrix on its own; returns the numbers of zeros and of clusters per row."""
+    found = np.zeros((w.shape[0], 2), np.int64)
     bits = w.view(np.uint32)
     lots = _blocks(*w.shape)
 
@@ -84,10 +84,10 @@ def solve_rows_single(
 
     def block(lo: int, hi: int) -> None:
         words = check_and_sort(lo, hi)
-        rows.rows_single(words, problem.c, problem.beta, problem.scale, out[lo:hi], zeros[lo:hi])
+        rows.rows_single(words, problem.c, problem.beta, problem.scale, out[lo:hi], found[lo:hi])
 
     run([partial(block, lo, hi) for lo, hi in lots], problem.threads)
-    return zeros
+    return found
 
 
 def solve_rows_with_clusters(

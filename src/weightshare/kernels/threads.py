@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 
 _MAX_WORKERS = 256  # an upper bound only: the executor starts a thread when none is idle
 
@@ -62,6 +63,11 @@ class _Job:
                     self.failures.append((index, error))
                 return
 
+    def forget(self) -> None:
+        """Let go of the tasks: what was cancelled stays in the pool's queue until a thread looks at it."""
+        with self._lock:
+            self._tasks = ()
+
 
 def run(tasks: Sequence[Callable[[], None]], threads: int) -> None:
     """Run every task, on at most ``threads`` threads with the calling one; return when all have ended.
@@ -81,9 +87,12 @@ def run(tasks: Sequence[Callable[[], None]], threads: int) -> None:
         return
     job = _Job(tasks)
     pool = _executor()
-    futures: list[Future[None]] = [pool.submit(job.work) for _ in range(helpers)]
+    futures: list[Future[None]] = []
+    with suppress(RuntimeError):  # where no thread can be started any more (the interpreter ends), the caller
+        futures.extend(pool.submit(job.work) for _ in range(helpers))  # does all of the work
     job.work()
     wait([future for future in futures if not future.cancel()])
+    job.forget()
     if job.failures:
         raise min(job.failures, key=lambda failure: failure[0])[1]
 

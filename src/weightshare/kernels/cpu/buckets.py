@@ -120,7 +120,8 @@ def _values_of_runs(keys, starts, runs, base, ulp, turn, c, beta, scale, values)
 
 @inline
 def _pool_bucket(words, first, rank, d, c, beta, scale, scratch, sums, values, results, ends, mark):
-    """Pool one sorted bucket, store each weight's value at its place of arrival; return its zeros.
+    """Pool one sorted bucket, store each weight's value at its place of arrival; return its zeros and
+    clusters.
 
     ``first`` is the bucket's first key, ``rank`` how many weights lie in lower buckets. The values are
     final unless a
@@ -156,7 +157,7 @@ def _pool_bucket(words, first, rank, d, c, beta, scale, scratch, sums, values, r
             results[words[t] & mask] = values[run_of[t]]
         ends[0], ends[1] = starts[heads[1]], sums[0]
         ends[2], ends[3] = size - starts[heads[clusters - 1]], sums[clusters - 1]
-        return zeros
+        return zeros, clusters
     for t in range(size):
         results[words[t] & mask] = values[run_of[t]]
     for u in range(runs):
@@ -164,7 +165,7 @@ def _pool_bucket(words, first, rank, d, c, beta, scale, scratch, sums, values, r
     ends[0], ends[1] = starts[1], np.int64(starts[1]) * keys[0]
     last = np.int64(size - starts[runs - 1])
     ends[2], ends[3] = last, last * keys[runs - 1]
-    return zeros
+    return zeros, runs
 
 
 @kernel
@@ -187,12 +188,14 @@ def pool_buckets(
     ends,
     mark,
 ):
-    """Pool the sorted buckets ``some`` one after another; return the zeros in them."""
-    zeros = np.int64(0)
+    """Pool the sorted buckets ``some`` one after another; return how many zeros and clusters there are."""
+    zeros, clusters = np.int64(0), np.int64(0)
     for b in some:
         lo, hi = offset[b], offset[b] + counts[b]
         part = words[place_of[b] : place_of[b] + counts[b]]
-        zeros += _pool_bucket(
+        zeroed, found = _pool_bucket(
             part, firsts[b], rank[b], d, c, beta, scale, scratch, sums, values, results[lo:hi], ends[b], mark
         )
-    return zeros
+        zeros += zeroed
+        clusters += found
+    return zeros, clusters

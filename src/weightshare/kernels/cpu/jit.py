@@ -13,6 +13,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from weightshare.kernels.announce import announce
+
+announce()
+
 
 def _package_stamp() -> tuple[int, int]:
     """Newest modification time and total size of the kernels' sources."""

@@ -163,8 +163,9 @@ def patch(
     scale,
     results,
 ):
-    """Overwrite the results of words that a cluster from outside absorbed; return the change in zeros."""
-    change = np.int64(0)
+    """Overwrite the results of words that clusters from outside absorbed; return how many zeros and clusters
+    are no more."""
+    zeros, absorbed = np.int64(0), np.int64(0)
     for b in todo:
         size = counts[b]
         shift = place_bits(size)
@@ -178,12 +179,13 @@ def patch(
                 sh, sl = linear_sum(n, base, total, ulp)
                 turn = np.float64(d - 2 * (rank[b] + t) - n)
                 _, zeroed = value32(sh, sl, n, c, turn, beta, scale)
-                change -= zeroed * n
+                zeros += zeroed * n
+                absorbed += 1
                 for place in range(place_of[b] + t, place_of[b] + t + n):
                     word, _ = _word(place, wide[b], words32, words64)
                     results[offset[b] + np.int64(word & mask)] = edges[b, side]
                 t += n
-    return change
+    return zeros, absorbed
 
 
 @kernel

@@ -116,25 +116,35 @@ def merges(ah, al, na, bh, bl, nb, c):
 
 @inline
 def _careful_value(sh, sl, n, c, turn, beta, scale):
-    """Algorithm 2 lines 7-12 for one cluster in double-double: (value, zeroed)."""
+    """Algorithm 2 lines 7-12 for one cluster: (value as a double-double, zeroed)."""
     xh, xl = dd_div(sh, sl, np.float64(n))
     vh, vl = two_prod(c, np.float64(turn))
     dh, dl = dd_add(xh, xl, vh, vl)
     sign = 1.0 if dh > 0.0 else (-1.0 if dh < 0.0 else 0.0)
     gap_h, _ = dd_add(sign * dh, sign * dl, -beta, 0.0)
     if gap_h < 0.0:
-        return 0.0, True
+        return 0.0, 0.0, True
     mh, ml = dd_add(vh, vl, -beta * sign, 0.0)
     ph, pl = two_prod(scale, mh)
     rh, rl = dd_add(xh, xl, ph, pl + scale * ml)
-    return rh + rl, False
+    return rh, rl, False
+
+
+@inline
+def _nearest32(high, low):
+    """The float32 nearest to high + low, of which high is the nearest float64: midway, low decides."""
+    near = np.float64(np.float32(high))
+    other = near + 2.0 * (high - near)
+    if low != 0.0 and other != near and np.float64(np.float32(other)) == other:
+        near = max(near, other) if low > 0.0 else min(near, other)
+    return np.float32(near)
 
 
 @inline
 def value64(sh, sl, n, c, turn, beta, scale):
     """Algorithm 2 lines 7-12 for one cluster in float64, from double-double: (value, zeroed)."""
-    value, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
-    return value + 0.0, zeroed
+    high, low, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
+    return high + low + 0.0, zeroed
 
 
 @inline
@@ -165,5 +175,5 @@ def value32(sh, sl, n, c, turn, beta, scale):
     value, zeroed, sure = quick32((sh + sl) / n, c * turn, beta, scale)
     if sure:
         return value + np.float32(0.0), zeroed
-    careful, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
-    return np.float32(careful) + np.float32(0.0), zeroed
+    high, low, zeroed = _careful_value(sh, sl, n, c, turn, beta, scale)
+    return _nearest32(high, low) + np.float32(0.0), zeroed

@@ -83,15 +83,16 @@ def place_values(starts, k, order, values, out):
 
 
 @kernel
-def rows_single(words, c, beta, scale, out, zeros):
-    """Every row of sorted words on its own (float32)."""
+def rows_single(words, c, beta, scale, out, found):
+    """Every row of sorted words on its own (float32); ``found`` receives its zeros and its clusters."""
     d = words.shape[1]
     x, order = np.empty(d), np.empty(d, np.int64)
     starts, sh, sl, values = np.empty(d + 1, np.int64), np.empty(d), np.empty(d), np.empty(d)
     for r in range(words.shape[0]):
         unpack(words[r], x, order)
         k = pool_sorted(x, c, starts, sh, sl)
-        zeros[r] = values_single(starts, sh, sl, k, c, beta, scale, values)
+        found[r, 0] = values_single(starts, sh, sl, k, c, beta, scale, values)
+        found[r, 1] = k
         place_values(starts, k, order, values, out[r])
 
 
