@@ -19,7 +19,7 @@ from weightshare.compress.packing import Bits, bits_for, index_type, slices
 from weightshare.kernels.threads import run
 
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_PIECE = 1 << 21  # weights that are sorted at a time: extra memory stays small, and in cache
+_PIECE = 1 << 20  # weights that are sorted at a time: extra memory stays small, and in cache
 _MANY = 1 << 20  # distinct patterns, from which on merging costs more than one large sort
 
 
@@ -93,37 +93,44 @@ def _count_small(bits: Bits, threads: int) -> Distinct:
 
 def _count_sorted(bits: Bits, most: int | None, threads: int) -> Distinct | None:
     """Sort piece by piece and keep what is distinct; or all at once where nearly everything is."""
-    total = Distinct(np.empty(0, bits.dtype), np.empty(0, np.int64))
+    total: Distinct | None = Distinct(np.empty(0, bits.dtype), np.empty(0, np.int64))
     step = threads * _PIECE
     for start in range(0, bits.size, step):
         pieces = [bits[at : at + _PIECE] for at in range(start, min(start + step, bits.size), _PIECE)]
-        found: list[Distinct] = [total] * len(pieces)
+        found: list[Distinct | None] = [None] * len(pieces)
 
-        def work(i: int, pieces: list[Bits] = pieces, found: list[Distinct] = found) -> None:
-            found[i] = _sorted_runs(np.sort(pieces[i]))
+        def work(i: int, pieces: list[Bits] = pieces, found: list[Distinct | None] = found) -> None:
+            found[i] = _runs(np.sort(pieces[i]), most)
 
         run([partial(work, i) for i in range(len(pieces))], threads)
-        total = _merged([total, *found])
-        if most is not None and total.values.size > most:
+        while found and total is not None:
+            part = found.pop(0)
+            total = None if part is None else _union(total, part)
+        if total is None or (most is not None and total.values.size > most):
             return None
         if total.values.size > _MANY and start + step < bits.size:
-            return _sorted_runs(np.sort(bits))
+            return _runs(np.sort(bits), most)
     return total
 
 
-def _sorted_runs(x: Bits) -> Distinct:
-    first = np.flatnonzero(np.r_[np.ones(min(x.size, 1), dtype=bool), x[1:] != x[:-1]])
-    return Distinct(x[first], np.diff(first, append=x.size))
+def _runs(ordered: Bits, most: int | None) -> Distinct | None:
+    """Values and counts of patterns in order; nothing is allocated where there are more than ``most``."""
+    number = kernels.count_runs(ordered)
+    if most is not None and number > most:
+        return None
+    found = Distinct(np.empty(number, ordered.dtype), np.empty(number, np.int64))
+    kernels.fill_runs(ordered, found.values, found.counts)
+    return found
 
 
-def _merged(parts: list[Distinct]) -> Distinct:
-    """The union, with counts added up."""
-    values = np.concatenate([part.values for part in parts])
-    counts = np.concatenate([part.counts for part in parts])
-    order = np.argsort(values, kind="stable")
-    runs = _sorted_runs(values[order])
-    starts = np.cumsum(runs.counts) - runs.counts
-    return Distinct(runs.values, np.add.reduceat(counts[order], starts) if starts.size else runs.counts)
+def _union(a: Distinct, b: Distinct) -> Distinct:
+    """All values of both, with counts added up."""
+    if not a.values.size:
+        return b
+    values = np.empty(a.values.size + b.values.size, b.values.dtype)
+    counts = np.empty(values.size, np.int64)
+    number = kernels.merge_runs(a.values, a.counts, b.values, b.counts, values, counts)
+    return Distinct(values[:number], counts[:number])
 
 
 def indices(bits: Bits, values: Bits, threads: int | None = None) -> Bits:

@@ -69,22 +69,23 @@ _NONE = Distinct(np.empty(0, np.uint8), np.empty(0, np.int64))
 def _worthy(found: Distinct, width: int) -> Distinct:
     """The values that belong into a codebook: the others take less room as literals.
 
-    Whichever values are literals, it is the rarest; so their number is all there is to find. A value costs
-    its bytes and one for its frequency, an index its information.
+    Whichever values are literals, it is the rarest, and of equally rare ones all or none (the cost is concave
+    in their number); so what counts as rare is all there is to find. A value costs its bytes and one for its
+    frequency, an index its information.
     """
-    order = np.argsort(found.counts, kind="stable")
-    counts = found.counts[order].astype(np.float64)
-    total = counts.sum()
-    literals = np.concatenate([[0.0], np.cumsum(counts)])
-    bits = _surprise(counts)
+    counts, values = np.unique(found.counts, return_counts=True)
+    indices = (counts * values).astype(np.float64)
+    literals = np.concatenate([[0.0], np.cumsum(indices)])
+    bits = _surprise(counts.astype(np.float64)) * values
     indexed = np.concatenate([np.cumsum(bits[::-1])[::-1], [0.0]])
-    information = _surprise(np.array([total])) - indexed - _surprise(literals)
-    cost = np.arange(counts.size, -1, -1) * (width + 1) + literals * width + information / 8
+    information = _surprise(literals[-1:]) - indexed - _surprise(literals)
+    kept = np.concatenate([np.cumsum(values[::-1])[::-1], [0]])
+    cost = kept * (width + 1) + literals * width + information / 8
     best = int(np.argmin(cost))
     if cost[best] > _WORTH * cost[0]:
         return found
-    kept = np.sort(order[best:])
-    return Distinct(found.values[kept], found.counts[kept])
+    common = found.counts >= counts[best] if best < counts.size else np.zeros(found.counts.size, np.bool_)
+    return Distinct(found.values[common], found.counts[common])
 
 
 def _surprise(counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -64,6 +64,48 @@ def count_small(patterns, counts):
 
 
 @kernel
+def count_runs(ordered):
+    """How many different patterns there are, equal ones being neighbours."""
+    number = min(ordered.size, 1)
+    for i in range(1, ordered.size):
+        number += ordered[i] != ordered[i - 1]
+    return number
+
+
+@kernel
+def fill_runs(ordered, values, counts):
+    """The different patterns, and how often each occurs."""
+    at = -1
+    for i in range(ordered.size):
+        if i == 0 or ordered[i] != ordered[i - 1]:
+            at += 1
+            values[at] = ordered[i]
+            counts[at] = 0
+        counts[at] += 1
+
+
+@kernel
+def merge_runs(values_a, counts_a, values_b, counts_b, values, counts):
+    """Merge two ascending lists of values; counts of what is in both add up. Returns how many there are."""
+    a = b = at = 0
+    while a < values_a.size or b < values_b.size:
+        take_a = b == values_b.size or (a < values_a.size and values_a[a] <= values_b[b])
+        take_b = a == values_a.size or (b < values_b.size and values_b[b] <= values_a[a])
+        count = np.int64(0)
+        if take_a:
+            values[at] = values_a[a]
+            count += counts_a[a]
+            a += 1
+        if take_b:
+            values[at] = values_b[b]
+            count += counts_b[b]
+            b += 1
+        counts[at] = count
+        at += 1
+    return at
+
+
+@kernel
 def gather(indices, table, out):
     """out = table[index]; returns the largest index, and where that is outside the table writes nothing."""
     most = np.int64(0)
