@@ -68,11 +68,6 @@ class _Job:
         with self._lock:
             self._tasks = ()
 
-    def forget(self) -> None:
-        """Let go of the tasks: what was cancelled stays in the pool's queue until a thread looks at it."""
-        with self._lock:
-            self._tasks = ()
-
 
 def run(tasks: Sequence[Callable[[], None]], threads: int) -> None:
     """Run every task, on at most ``threads`` threads with the calling one; return when all have ended.
@@ -97,7 +92,6 @@ def run(tasks: Sequence[Callable[[], None]], threads: int) -> None:
         futures.extend(pool.submit(job.work) for _ in range(helpers))  # does all of the work
     job.work()
     wait([future for future in futures if not future.cancel()])
-    job.forget()
     job.forget()
     if job.failures:
         raise min(job.failures, key=lambda failure: failure[0])[1]
