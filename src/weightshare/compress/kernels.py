@@ -223,33 +223,93 @@ def add_rows(packed, bits, start, values, length, sums):
         i = stop
 
 
-@kernel
-def decode_ans(words, left, first, shift, values, out):
-    """Pop ``out.size`` symbols from a stream that constriction's AnsCoder wrote, and look them up.
+@inline
+def _pop(state, left, first, shift):
+    """A symbol and the state after it.
 
     Symbol s has the quantiles left[s] to left[s + 1] - 1; first[q >> shift] is a symbol at or before q's.
-    Returns whether the stream ended as it began: no word left, state 0.
     """
-    at = words.size
-    state = np.uint64(0)
-    while state < np.uint64(1 << 32) and at > 0:
-        at -= 1
-        state = (state << np.uint64(32)) | np.uint64(words[at])
+    quantile = np.uint32(state & np.uint64(0xFFFFFF))
+    symbol = np.uint64(first[quantile >> np.uint32(shift)])
+    while left[symbol + np.uint64(1)] <= quantile:
+        symbol += np.uint64(1)
+    low = left[symbol]
+    width = left[symbol + np.uint64(1)] - low
+    return symbol, np.uint64(width) * (state >> np.uint64(24)) + np.uint64(quantile - low)
+
+
+@inline
+def _refill(state, words, at, begin):
+    """Take a word where the state has become short and one is left; no branch, as none could be foreseen."""
+    short = state < np.uint64(1 << 32) and at > begin
+    at -= short
+    word = np.uint64(words[min(at, words.size - 1)])
+    return ((state << np.uint64(32)) | word if short else state), at
+
+
+@inline
+def _first_state(words, begin, end):
+    state, at = _refill(np.uint64(0), words, end, begin)
+    return _refill(state, words, at, begin)
+
+
+@inline
+def _decode_one(words, begin, end, left, first, shift, values, out):
+    """One chunk; whether its stream ended as it began: no word left, state 0."""
+    state, at = _first_state(words, begin, end)
     for i in range(out.size):
-        quantile = np.uint32(state & np.uint64(0xFFFFFF))
-        symbol = np.uint64(first[quantile >> np.uint32(shift)])
-        low = left[symbol]
-        high = left[symbol + np.uint64(1)]
-        while high <= quantile:
-            symbol += np.uint64(1)
-            low = high
-            high = left[symbol + np.uint64(1)]
+        symbol, state = _pop(state, left, first, shift)
         out[i] = values[symbol]
-        state = np.uint64(high - low) * (state >> np.uint64(24)) + np.uint64(quantile - low)
-        if state < np.uint64(1 << 32) and at > 0:
-            at -= 1
-            state = (state << np.uint64(32)) | np.uint64(words[at])
-    return at == 0 and state == 0
+        state, at = _refill(state, words, at, begin)
+    return at == begin and state == 0
+
+
+@inline
+def _decode_four(words, edges, left, first, shift, values, out, size):
+    """Four chunks at a time: each waits for its own state only. Returns the first that is broken, or 4."""
+    a, at_a = _first_state(words, edges[0], edges[1])
+    b, at_b = _first_state(words, edges[1], edges[2])
+    c, at_c = _first_state(words, edges[2], edges[3])
+    d, at_d = _first_state(words, edges[3], edges[4])
+    for i in range(size):
+        symbol, a = _pop(a, left, first, shift)
+        out[i] = values[symbol]
+        a, at_a = _refill(a, words, at_a, edges[0])
+        symbol, b = _pop(b, left, first, shift)
+        out[size + i] = values[symbol]
+        b, at_b = _refill(b, words, at_b, edges[1])
+        symbol, c = _pop(c, left, first, shift)
+        out[2 * size + i] = values[symbol]
+        c, at_c = _refill(c, words, at_c, edges[2])
+        symbol, d = _pop(d, left, first, shift)
+        out[3 * size + i] = values[symbol]
+        d, at_d = _refill(d, words, at_d, edges[3])
+    whole = (a == 0 and at_a == edges[0], b == 0 and at_b == edges[1],
+             c == 0 and at_c == edges[2], d == 0 and at_d == edges[3])  # fmt: skip
+    for lane in range(4):
+        if not whole[lane]:
+            return lane
+    return 4
+
+
+@kernel
+def decode_ans(words, edges, left, first, shift, values, out, chunk):
+    """Decode streams that constriction's AnsCoder wrote, of ``chunk`` symbols each (the last may have fewer).
+
+    Stream n is words edges[n] to edges[n + 1] - 1. Returns the number of the first that is broken, or -1.
+    """
+    full = out.size // chunk // 4 * 4
+    for n in range(0, full, 4):
+        lane = _decode_four(
+            words, edges[n:], left, first, shift, values, out[n * chunk : (n + 4) * chunk], chunk
+        )
+        if lane < 4:
+            return n + lane
+    for n in range(full, edges.size - 1):
+        into = out[n * chunk : min((n + 1) * chunk, out.size)]
+        if not _decode_one(words, edges[n], edges[n + 1], left, first, shift, values, into):
+            return n
+    return -1
 
 
 @kernel

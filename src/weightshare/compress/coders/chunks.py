@@ -43,22 +43,34 @@ def decode_each(
     start: int,
     out: Bits,
     threads: int | None = None,
+    together: int = 1,
 ) -> None:
     """Call ``work(number, into)`` for every chunk that overlaps ``start`` and what follows, on threads.
 
-    ``into`` has room for the whole chunk: the place in ``out`` itself where the whole is wanted.
+    ``into`` has room for the whole chunk: the place in ``out`` itself where the whole is wanted, and then
+    also for the next ones, up to ``together`` chunks.
     """
     stop = start + out.size
 
-    def one(number: int) -> None:
-        lo, hi = number * chunk, min((number + 1) * chunk, count)
-        if start <= lo and hi <= stop:
+    def whole(number: int) -> bool:
+        return start <= number * chunk and min((number + 1) * chunk, count) <= stop
+
+    def one(number: int, many: int) -> None:
+        lo, hi = number * chunk, min((number + many) * chunk, count)
+        if whole(number):
             work(number, out[lo - start : hi - start])
         else:
-            whole = np.empty(hi - lo, out.dtype)
-            work(number, whole)
+            made = np.empty(hi - lo, out.dtype)
+            work(number, made)
             first, last = max(lo, start), min(hi, stop)
-            out[first - start : last - start] = whole[first - lo : last - lo]
+            out[first - start : last - start] = made[first - lo : last - lo]
 
-    numbers = range(start // chunk, -(-stop // chunk)) if out.size else range(0)
-    run([partial(one, number) for number in numbers], threads or torch.get_num_threads())
+    tasks = []
+    number, end = start // chunk, -(-stop // chunk) if out.size else 0
+    while number < end:
+        many = 1
+        while many < together and whole(number) and number + many < end and whole(number + many):
+            many += 1
+        tasks.append(partial(one, number, many))
+        number += many
+    run(tasks, threads or torch.get_num_threads())
