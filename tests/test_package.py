@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mutation
 import weightshare as ws
 from weightshare.checks import COUPLINGS
 from weightshare.cli.results import FigureName, TableName
@@ -105,6 +106,11 @@ def test_the_citation_has_the_version_and_the_papers_address():
     assert re.search(r"^version: (.*)$", text, flags=re.MULTILINE)[1] == ws.__version__
     address = re.search(r'^  url: "(.*)"$', text, flags=re.MULTILINE)[1]
     assert address in (ROOT / "README.md").read_text()
+
+
+def test_planted_faults_have_a_place_and_a_test():
+    """``make mutants`` plants them; this tells at once where the code has moved on."""
+    assert mutation.misplaced(mutation.FAULTS) == []
 
 
 def test_typed():
