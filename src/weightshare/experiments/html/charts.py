@@ -71,15 +71,17 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within a range, every other one where there are many; in a narrow range also 2 and 5.
+    """Powers of ten within a range, every other one where there are many; in a narrow range also others.
 
-    >>> log_ticks(1, 2e6), log_ticks(3, 60)
-    ([1.0, 100.0, 10000.0, 1000000.0], [5.0, 10.0, 20.0, 50.0])
+    >>> log_ticks(1, 2e6), log_ticks(3, 60), log_ticks(41, 69)
+    ([1.0, 100.0, 10000.0, 1000000.0], [5.0, 10.0, 20.0, 50.0], [50.0, 60.0])
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     ticks = [f * 10.0**e for e in range(first, last + 1) for f in factors]
     inside = [t for t in ticks if low * (1 - 1e-9) <= t <= high * (1 + 1e-9)]
+    if len(inside) < 2:
+        return nice_ticks(low, high, 3)
     return inside[:: max(1, math.ceil(len(inside) / 6))]
 
 

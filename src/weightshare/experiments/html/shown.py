@@ -73,11 +73,16 @@ def _bases(runs: Sequence[Run]) -> list[str]:
     return names
 
 
+_NOT_TOLD = ("recipe", "variant", "evaluate_every", "threads", "device")
+
+
 def _differences(run: Run, base: str, runs: Sequence[Run], bases: Sequence[str]) -> str:
-    """The settings in which a run differs from those of the same name."""
+    """The settings in which a run differs from those of the same name, but for how it was run."""
     alike = [other.config for other, name in zip(runs, bases) if name == base]
     keys = [
-        key for key in run.config if key != "recipe" and any(c.get(key) != run.config[key] for c in alike)
+        key
+        for key in run.config
+        if key not in _NOT_TOLD and any(c.get(key) != run.config[key] for c in alike)
     ]
     return "".join(f", {key} {setting(run.config[key])}" for key in keys)
 
