@@ -30,8 +30,9 @@ test: $(VENV)/.dev ## All tests (properties, docstring examples), under 10 minut
 mutants: $(VENV)/.dev ## Plant faults one by one; each must turn the tests red
 	$(BIN)/python tests/mutation.py
 
-fuzz: $(VENV)/.dev ## 100,000 generated cases against the exact twin (about 10 minutes)
+fuzz: $(VENV)/.dev ## 100,000 generated cases against the exact twin, 10,000 mutated files (about 12 minutes)
 	$(BIN)/python tests/certified/fuzz.py --cases 100000
+	$(BIN)/python tests/compress/fuzz.py --cases 10000
 
 bench: $(VENV)/.dev ## Benchmarks, as ratios to a peer in the same run; writes results/
 	$(BIN)/python -m benchmarks
