@@ -200,7 +200,13 @@ def test_subclasses_of_tensor_are_kept():
         p = ws.prox(w, 0.3, return_clusters=True)[0] if wanted else ws.prox(w, 0.3)
         assert isinstance(p, Named)
         assert torch.equal(p.as_subclass(torch.Tensor), ws.prox(data(6), 0.3))
-    assert type(ws.prox(torch.nn.Parameter(data(6)), 0.3)) is torch.Tensor
+    for dtype in (torch.float64, torch.bfloat16):
+        for function in (ws.isotonic_regression, ws.subgradient):
+            assert isinstance(function(w.to(dtype)), Named)
+            assert isinstance(function(w.to(dtype).view(2, 3)), Named)
+    parameter = torch.nn.Parameter(data(6))
+    for function in (lambda w: ws.prox(w, 0.3), ws.isotonic_regression, ws.subgradient):
+        assert type(function(parameter)) is torch.Tensor
 
 
 def test_clusters_inside_a_transform_say_why_not():

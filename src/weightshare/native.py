@@ -100,14 +100,15 @@ def isotonic_rows(y: Tensor, weights: Tensor | None) -> Solution:
     wide = y if y.dtype in (torch.float32, torch.float64) else y.to(torch.float32)
     mass = None if weights is None else weights.detach().to(torch.float64).contiguous().numpy()
     threads = torch.get_num_threads()
-    source, _ = _memory(wide)
+    out = torch.empty_like(wide)
+    source, target = _memory(wide)[0], _memory(out)[0]
     if y.shape[0] == 1:
-        result = certified.isotonic_array(source[0], None if mass is None else mass[0], threads=threads)
+        row = None if mass is None else mass[0]
+        result = certified.isotonic_array(source[0], row, target[0], threads=threads)
     else:
-        result = certified.isotonic_rows(source, mass, threads=threads)
+        result = certified.isotonic_rows(source, mass, target, threads=threads)
     heads = torch.from_numpy(result.heads).view(y.shape)
-    out = torch.from_numpy(result.out).view(y.shape).to(y.dtype)
-    return Solution(out, heads.cumsum(1) - 1, y.new_empty(0, dtype=torch.int8), Info("tiles"))
+    return Solution(out.to(y.dtype), heads.cumsum(1) - 1, y.new_empty(0, dtype=torch.int8), Info("tiles"))
 
 
 def in_range(y: Tensor, weights: Tensor) -> bool:

@@ -24,7 +24,7 @@ class Trajectories:
     A *body* is a particle or what particles became by sticking together. Body b lives from ``birth[b]``
     to ``death[b]`` (inf: it is still there at the end), starts at ``origin[b]``, moves with
     ``velocity[b]`` and holds the sorted particles ``first[b]:stop[b]``. ``parent[b]`` is the body that it
-    became part of (-1: none).
+    became part of (-1: none). ``order`` sorts the weights, and ``shape`` is theirs.
     """
 
     birth: Tensor
