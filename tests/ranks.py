@@ -9,7 +9,7 @@ import tempfile
 import traceback
 from datetime import timedelta
 
-PATIENCE = 60  # seconds after which a function that has not returned counts as hanging
+PATIENCE = 180  # seconds after which a function that has not returned counts as hanging
 
 
 class Ranks:
@@ -57,7 +57,7 @@ def _serve(rank, count, meeting, pipe):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=timedelta(seconds=30)
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
     )
     modules = {}
     while True:

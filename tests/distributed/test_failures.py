@@ -85,7 +85,7 @@ def on_rank_missing(rank, ranks):
 
 def test_a_rank_that_never_calls(two):
     (message, seconds, unchanged), _ = two.run(on_rank_missing)
-    assert 1.0 < seconds < 15.0
+    assert 1.0 < seconds < 60.0  # not the two minutes of the other groups
     assert unchanged
     for part in ("the agreement on the call", "rank 0 of 2", "has not made this call", "raise the timeout"):
         assert part in message

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weightshare import checks
-from weightshare.training import certificate, inputs, names
+from weightshare.training import certificate, inputs, names, together
 from weightshare.training.controller import check_state
 from weightshare.training.names import Model
 from weightshare.training.optimizers import (
@@ -141,9 +141,7 @@ class WeightSharing:
         sizes = self._sizes()
         if not any(sizes):
             return  # nothing has moved: so torch.distributed.checkpoint makes an optimizer fill its state
-        for unit, size in zip(self.units, sizes):
-            if size:
-                unit.after_(self.steps, size)
+        together.after_([(unit, size) for unit, size in zip(self.units, sizes) if size], self.steps)
         self.steps += 1
         self._used = [(weakref.ref(g), g._version) for g in self._grads()]
         if self.log is not None and self.steps % self.log_every == 0:

@@ -12,11 +12,12 @@ from torch import Tensor
 from weightshare.distributed import metered
 from weightshare.training import inputs
 from weightshare.training.controller import INTERVAL, Controller
-from weightshare.training.methods import AfterStep, Values, upper
+from weightshare.training.methods import AfterStep, Prox, Values, upper
 from weightshare.training.names import Named
 from weightshare.training.report import describe
 from weightshare.training.rules import Rule, units
 from weightshare.training.schedules import value_at
+from weightshare.training.vectors import directly
 
 
 @dataclass
@@ -46,6 +47,12 @@ class Unit:
     def stepped(self) -> list[Tensor]:
         """The members that the optimizer moves in this step: not frozen, and with a gradient."""
         return [p.tensor for p in self.members if p.tensor.requires_grad and p.tensor.grad is not None]
+
+    def stands_alone(self, step: int) -> bool:
+        """Whether moving it is the prox of one tensor in compiled code: no code of users, no other rank."""
+        planned = self.planned is not None and self.planned[0] == step
+        one = len(self.members) == 1 and self.rule.per in ("tensor", "group")
+        return planned and one and type(self.rule.what) is Prox and directly(self.members[0].tensor.detach())
 
     def values_at(self, step: int) -> dict[str, float]:
         """The coefficients at this step: schedules evaluated, the controller's factor included."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,18 @@ Per = str | int
 Pieces = list[tuple[Tensor, int | None]]
 
 PER = ("tensor", "row", "column", "group")
+
+_one_thread: ContextVar[bool] = ContextVar("one_thread", default=False)
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Within the block the calling thread solves vectors alone: there are others, at work on others."""
+    token = _one_thread.set(True)
+    try:
+        yield
+    finally:
+        _one_thread.reset(token)
 
 
 def check_per(per: Per) -> Per:
@@ -117,7 +131,7 @@ def prox_each_(
     overflows = math.inf in (a, b)
 
     def change(vector: Tensor, dim: int | None) -> None:
-        if dim is None and not overflows and _directly(vector):
+        if dim is None and not overflows and directly(vector):
             _solve_(vector, a, b, scale * (1.0 - rho))
         else:
             prox_(vector, alpha, beta, rho, step=step, coupling=coupling, dim=dim)
@@ -125,7 +139,7 @@ def prox_each_(
     change_(tensors, per, change)
 
 
-def _directly(vector: Tensor) -> bool:
+def directly(vector: Tensor) -> bool:
     """Whether the compiled solver can be handed the memory of this vector."""
     plain = type(vector) is Tensor and vector.device.type == "cpu" and vector.is_contiguous()
     return plain and vector.numel() > 0 and vector.dtype in checks.FLOATS and not checks.opaque(vector)
@@ -135,10 +149,9 @@ def _solve_(vector: Tensor, alpha: float, beta: float, scale: float) -> None:
     """``prox_`` without its checks and detours, which take longer than to solve 1,000 weights."""
     form = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(vector.dtype)
     memory = (vector if form is None else vector.view(torch.uint16)).numpy().reshape(-1)
+    threads = 1 if _one_thread.get() else torch.get_num_threads()
     try:
-        prox_array(
-            memory, memory, alpha=alpha, beta=beta, scale=scale, threads=torch.get_num_threads(), format=form
-        )
+        prox_array(memory, memory, alpha=alpha, beta=beta, scale=scale, threads=threads, format=form)
     except ValueError:
         checks.finite("w", vector)  # says where
         raise
