@@ -50,7 +50,7 @@ def compress(
     if isinstance(tensors, Reader):
         raise ValueError(f"{source} is compressed already; weightshare expand {source} OUT undoes it")
     metadata = tensors.metadata if isinstance(tensors, Plain) else {}
-    with _progress("compressing") as progress:
+    with _progress("compressing") as progress, _naming(source):
         table = save(tensors, target, prefer=prefer.value, metadata=metadata, progress=progress)
     typer.echo(table)
     weights = max(sum(row["weights"] for row in table if row["tensor"] != "total"), 1)
@@ -94,7 +94,7 @@ def size(
     from weightshare.compress import estimate
 
     tensors = _tensors_or_model(model, key, limit)
-    with _progress("measuring") as progress:
+    with _progress("measuring") as progress, _naming(model):
         table = estimate(tensors, zip=zip, progress=progress)
     typer.echo(table)
 
@@ -149,6 +149,15 @@ def _progress(what: str) -> Iterator[Callable[[str, int, int], None] | None]:
             bar.update(task, description=name.replace("[", "\\["), completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def _naming(source: Path | str) -> Iterator[None]:
+    """Here a tensor that cannot be stored is no slip in a program but something about a file."""
+    try:
+        yield
+    except TypeError as error:
+        raise ValueError(f"{source}: {error}") from error
 
 
 def _size_of(source: Path, target: Path) -> int:
