@@ -290,6 +290,7 @@ def test_rows_of_every_coder(tmp_path):
     reader = Reader(tmp_path / "file")
     assert {reader.coder(name) for name in reader} == {"raw", "packed", "ans", "zstd"}
     for name, wanted in state.items():
+        assert reader.form(name) == (code_of(wanted.dtype), tuple(wanted.shape))
         if not wanted.ndim:
             with pytest.raises(ValueError, match="rows 0 to 1 are not in 'steps'"):
                 reader.rows(name, 0, 1)

@@ -122,19 +122,23 @@ def write_plain(
         with replacing(target) as file:
             torch.save(dict(tensors), file)
         return
-    shapes = {name: (tensor.dtype, tuple(tensor.shape), tensor.nbytes) for name, tensor in tensors.items()}
-    total, done = sum(size for _, _, size in shapes.values()), 0
+    done = 0
 
     def read(name: str) -> list[memoryview]:
         nonlocal done
-        done += shapes[name][2]
+        done += sizes[name]
         if progress is not None:
-            progress(name, done, total)
+            progress(name, done, sum(sizes.values()))
         return memory_of(patterns(tensors[name]))
 
-    parts = [
-        container.Tensor(name, code_of(dtype) or "", shape, partial(read, name))
-        for name, (dtype, shape, _) in shapes.items()
-    ]
+    parts = [container.Tensor(name, *_form(tensors, name), partial(read, name)) for name in tensors]
+    sizes = {part.name: part.nbytes for part in parts}
     with replacing(target) as file:
         container.write(file, parts, metadata)
+
+
+def _form(tensors: Mapping[str, Tensor], name: str) -> tuple[str, tuple[int, ...]]:
+    """The dtype of a tensor in a header, and its shape."""
+    if isinstance(tensors, Reader):
+        return tensors.form(name)
+    return code_of(tensors[name].dtype) or "", tuple(tensors[name].shape)

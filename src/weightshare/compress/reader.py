@@ -113,6 +113,11 @@ class Reader(Mapping[str, Tensor]):
         found = self._about.tensors.get(self._named(name))
         return "raw" if found is None else str(found.coding["coder"])
 
+    def form(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """The dtype of a tensor, as safetensors calls it, and the shape; nothing is decoded."""
+        found = self._named(name)
+        return self._code(found), self._shape(found)
+
     def alias(self, name: str) -> str | None:
         """The tensor that is stored, where this is only another name of it."""
         target = self._named(name)
