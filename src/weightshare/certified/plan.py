@@ -18,6 +18,7 @@ from weightshare.kernels.cpu.keys import CELL_BITS, CELLS, SLOT_BITS, SLOTS
 from weightshare.kernels.cpu.layout import count_buckets, lay_out
 
 TARGET = 24576  # weights per bucket to be sorted: few enough streams to write, words in the L2 cache
+SHORT_WORD = 31  # bits of a word of 32, less the mark
 MOST_BUCKETS = 1 << 17
 SEEN = 8  # a cluster of fewer sampled weights is noise
 
@@ -76,9 +77,7 @@ def make_plan(
     per_cell: NDArray[np.float64], sample: NDArray[np.uint32] | None, groups: Groups, c: float
 ) -> Plan:
     """Plan from (estimated) weights per cell, a sorted sample for local density, and guessed clusters."""
-    parts = np.ceil(np.log2(np.maximum(per_cell / TARGET, 1.0))).astype(np.int64)
-    cell_shift = CELL_BITS - np.minimum(parts, CELL_BITS)
-    dense = np.repeat(cell_shift.astype(np.int8), SLOTS // CELLS)
+    dense = np.repeat((CELL_BITS - _parts(per_cell)).astype(np.int8), SLOTS // CELLS)
     if sample is not None:
         _follow(dense, sample, per_cell.sum() / sample.size)
     wanted = _wanted_shifts(groups, c)
@@ -88,6 +87,20 @@ def make_plan(
         if count_buckets(shifts) <= np.clip(per_cell.sum() / 512, CELLS * 2, MOST_BUCKETS):
             break
     return _build(shifts)
+
+
+def _parts(per_cell: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Into how many buckets (a power of two: its exponent) to cut each cell, if nothing more is known.
+
+    Buckets hold at most TARGET weights; and a place in the bucket and the bits of a key in it, n weights of a
+    cell in 2^p buckets having log2(n) - p of the one and CELL_BITS - p of the other, fit into a short word
+    of ``kernels.cpu.buckets`` with one bit to spare, since n is estimated: half the memory, and faster.
+    """
+    bits = np.log2(np.maximum(per_cell, 1.0))
+    fitting = (bits + CELL_BITS + 1 - SHORT_WORD) / 2
+    parts = np.ceil(np.clip(np.maximum(bits - np.log2(TARGET), fitting), 0, CELL_BITS))
+    exponents: NDArray[np.int64] = parts.astype(np.int64)
+    return exponents
 
 
 def _build(shifts: NDArray[np.int8]) -> Plan:

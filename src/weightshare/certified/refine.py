@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weightshare.certified.plan import Plan
+from weightshare.certified.plan import SHORT_WORD, Plan
 from weightshare.certified.problem import Clock, Problem
 from weightshare.kernels.cpu import buckets, merge, stream
 from weightshare.kernels.threads import run
@@ -58,7 +58,7 @@ def refine(
     left = int(held.sum())
     place_bits = np.zeros(size, np.int64)
     place_bits[todo] = np.ceil(np.log2(counts[todo])).astype(np.int64)
-    wide = unresolved & (place_bits + plan.widths > 31)
+    wide = unresolved & (place_bits + plan.widths > SHORT_WORD)
     held_wide = np.where(wide, counts, 0)
     place = np.where(wide, np.cumsum(held_wide) - held_wide, offset)
     refined = Refined(
