@@ -48,10 +48,11 @@ def fetch(
     present = _present(name, root)
     if present is not None:
         return present
-    work = root / name / ".fetching"
-    work.mkdir(parents=True, exist_ok=True)
+    fetching = root / name / ".fetching"
     reasons = []
     for candidate in ORDER if source == "auto" else (source,):
+        work = fetching / candidate
+        work.mkdir(parents=True, exist_ok=True)
         try:
             files = sources.SOURCES[candidate](name, work, progress)
             progress("checking", 0, 0)
@@ -60,15 +61,13 @@ def fetch(
             if disk_full(error):
                 raise
             if isinstance(error, ValueError):  # it came, and was not right: the next try begins anew
-                _clear(work)
+                shutil.rmtree(work)
             reasons.append(f"  {candidate}: {error}")
             continue
         for file, data in files.items():
             write_bytes(root / name / file, data)
-        shutil.rmtree(work)
+        shutil.rmtree(fetching)
         return Fetched(name, locate.files_of(name, root), candidate, checked)
-    if not any(work.iterdir()):
-        work.rmdir()
     raise OSError(
         f"{name} could not be fetched:\n" + "\n".join(reasons) + f"\nIf you have its files, point "
         f"{locate.VARIABLE} at their folder."
@@ -94,8 +93,3 @@ def _decode(name: str, files: Files) -> Dataset:
     by_name = {file.removesuffix(".gz"): data for file, data in files.items()}
     arrays = [idx.parse(by_name[file], file) for file in IDX_FILES.values()]
     return locate.assemble_idx(name, arrays, known)
-
-
-def _clear(work: Path) -> None:
-    shutil.rmtree(work)
-    work.mkdir()

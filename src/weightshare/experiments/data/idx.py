@@ -35,8 +35,10 @@ def parse(data: bytes, source: str) -> Tensor:
             f"{source} is not an IDX file of bytes: it starts with {data[:4].hex(' ') or 'nothing'}"
         )
     start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise ValueError(f"{source} is cut short: it ends in its header; fetch it again")
     sizes = np.frombuffer(data[4:start], dtype=">u4").tolist()
-    if len(sizes) != data[3] or len(data) - start != math.prod(sizes):
+    if len(data) - start != math.prod(sizes):
         raise ValueError(
             f"{source} is cut short or too long: {len(data) - start} bytes for an array of shape "
             f"{tuple(sizes)}; fetch it again"

