@@ -86,10 +86,14 @@ def _print(console: Console, sheet: Sheet) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=sheet.title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    for place, name in enumerate(sheet.columns):
-        table.add_column(name, justify="right" if place else "left")
-    for row in sheet.cells():
+    table = Table(
+        title=sheet.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    cells = sheet.cells()
+    for place, name in enumerate(sheet.columns):  # heads may wrap, cells may not
+        width = max(map(len, [*name.split(), *(row[place] for row in cells)]))
+        table.add_column(name, justify="right" if place else "left", min_width=width, overflow="fold")
+    for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)
     for note in sheet.notes:

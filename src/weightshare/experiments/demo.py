@@ -123,9 +123,9 @@ def _share(key: str) -> Callable[[Sequence[Record]], Cell]:
     return lambda mine: _stat(mine, lambda record: record.metrics[key], PERCENT, 2)
 
 
-def _sum(key: str) -> Callable[[Sequence[Record]], Cell]:
+def _distinct(record: Record) -> float:
     """Of the regularised layers together."""
-    return lambda mine: _stat(mine, lambda r: sum(row[key] for row in r.metrics["layers"].values()), 1.0, 0)
+    return float(sum(row["distinct"] for row in record.metrics["layers"].values()))
 
 
 def _dense(column: Callable[[Sequence[Record]], Cell]) -> Callable[[Sequence[Record]], Cell]:
@@ -137,8 +137,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Sequence[Record]], Cell]], ...] = (
     ("Test acc. %", _share("test_accuracy")),
     ("Pred. asym. %", _share("asymmetry")),
     ("Filter score", lambda mine: _stat(mine, first_layer_score, 1.0, 2)),
-    ("Weights", _sum("weights")),
-    ("Distinct", _sum("distinct")),
+    ("Distinct", lambda mine: _stat(mine, _distinct, 1.0, 0)),
     ("Tied %", _dense(_share("exact_sharing"))),
     ("Zero %", _dense(_share("sparsity"))),
     ("File, kB", lambda mine: _stat(mine, lambda record: record.metrics["file"], 1e-3, 1)),
@@ -148,6 +147,6 @@ _COLUMNS: tuple[tuple[str, Callable[[Sequence[Record]], Cell]], ...] = (
 _NOTES = (
     "Pred. asym.: images with two translations that are predicted differently. Filter score: 1 for a "
     "convolution, about 0 for random weights.",
-    "Weights, distinct, tied, zero: of the two regularised layers. File: all of the model by ws.save, bit "
+    "Distinct values, tied, zero: of the two regularised layers. File: all of the model by ws.save, bit "
     "for bit; times smaller than plain safetensors.",
 )
