@@ -27,6 +27,8 @@ from benchmarks.measure import circumstances, store
 from weightshare.metrics import summary
 from weightshare.training import Rule, WeightSharing
 
+PAPER = {"imminent": 5.0, "search": 20.0, "sequential": 180.0}
+"""Epochs with R over epochs without, as the paper gives them."""
 LIMITS = {"s-fc tied": 1.10, "s-fc random": 1.6, "transformer tied": 1.15}
 
 
@@ -205,7 +207,9 @@ def measure_algorithms(shrink: int) -> dict[str, Any]:
         call = lambda name=name: ws.prox(w, run.alpha, step=0.1, algorithm=name)  # noqa: E731
         call()
         seconds = min(_seconds(call) for _ in range(3))
-        found[name] = {"seconds": seconds, "step with / without": 1 + seconds / step}
+        found[name] = {
+            "seconds": seconds, "step with / without": 1 + seconds / step, "paper": PAPER.get(name)
+        }  # fmt: skip
     return found
 
 
@@ -231,6 +235,10 @@ def main() -> None:
         print(f"{name:18} {ratio:6.2f} x   (limit {limit:.2f} x{'' if ratio <= limit else ', MISSED'})")
     for network in ("s-fc", "transformer"):
         print(f"{network:18} extra memory {results[network]['tied']['extra memory']:.1%} of the parameters")
+    for name in ("auto", *PAPER):
+        row = results["algorithms"][name]
+        said = f"   (the paper: {row['paper']:.0f} x)" if row["paper"] else ""
+        print(f"{name:18} {row['step with / without']:6.2f} x{said}")
     print("wrote", store("bench-train-quick" if quick else "bench-train", results).name)
 
 
