@@ -187,24 +187,25 @@ def test_what_is_stored_is_what_is_judged(tmp_path):
 # Healing.
 
 
-def test_healing_keeps_ties_and_zeros_and_never_looks_at_held_out_data(runs):
+@pytest.mark.parametrize("ties", [True, False])
+def test_healing_keeps_zeros_and_ties_and_never_looks_at_held_out_data(runs, ties):
     config, task = Config.from_dict(runs[0].config), task_of(runs[0])
     blind = dataclasses.replace(task, held=None, held_labels=None)
     model = network(runs[0])
     shrink.apply_(model, config, Way(KMEANS, 2))
     shrink.apply_(model, config, Way(PRUNED, 0.3))
     before = copy.deepcopy(model)
-    loss = heal_(model, config, blind, 1, 0.01)
+    loss = heal_(model, config, blind, 1, 0.01, ties=ties)
     assert loss == measure.accuracy(model, task.training_set())[1]
     for name in shrink.targets(config):
         old, new = before.get_parameter(name), model.get_parameter(name)
         assert not torch.equal(old, new)
         assert ((new == 0) == (old == 0)).all()
         for value in old.unique():
-            assert new[old == value].unique().numel() == 1
+            assert (new[old == value].unique().numel() == 1) == (ties or value == 0)
     again = copy.deepcopy(before)
     torch.manual_seed(99)  # not what the order of the images depends on
-    assert heal_(again, config, task, 1, 0.01) == loss
+    assert heal_(again, config, task, 1, 0.01, ties=ties) == loss
     assert all(torch.equal(w, again.state_dict()[name]) for name, w in model.state_dict().items())
 
 
@@ -219,7 +220,7 @@ def test_of_several_learning_rates_the_training_set_chooses(runs, tmp_path, monk
 
 
 def test_where_every_learning_rate_diverges_there_is_an_error(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(tradeoff, "heal_", lambda *_: float("nan"))
+    monkeypatch.setattr(tradeoff, "heal_", lambda *_, **__: float("nan"))
     with pytest.raises(ValueError, match=r"diverged at every learning rate of \[0.01\]"):
         measure_all(runs, tmp_path / "c.json", QUICK)
 

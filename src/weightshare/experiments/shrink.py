@@ -62,6 +62,14 @@ def ways(config: Config) -> list[Way]:
     return found + healed
 
 
+def tied(config: Config, way: Way) -> bool:
+    """Whether equal weights are equal on purpose, so that healing has to keep them so.
+
+    In a large layer that nothing has tied some weights are equal by chance.
+    """
+    return way.method == KMEANS or config.method in ("prox", "subgradient")
+
+
 def targets(config: Config) -> list[str]:
     """The weights that are changed."""
     return [name for layer in regularized(config).values() for name in layer if name.endswith(".weight")]

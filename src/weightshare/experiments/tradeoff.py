@@ -30,7 +30,7 @@ from weightshare.experiments.config import Config
 from weightshare.experiments.files import circumstances, read_json, write_json
 from weightshare.experiments.folder import Run
 from weightshare.experiments.heal import heal_
-from weightshare.experiments.shrink import AS_TRAINED, Way, apply_, store_, ways
+from weightshare.experiments.shrink import AS_TRAINED, Way, apply_, store_, tied, ways
 from weightshare.experiments.train import device_of
 
 Row = dict[str, Any]
@@ -257,7 +257,8 @@ class _Work:
         for lr in settings["lrs"]:
             model.load_state_dict(start)
             told = lambda epoch, epochs, lr=lr: listener.healing(lr, epoch, epochs)  # noqa: E731
-            loss = heal_(model, self.config, task, settings["epochs"], lr, told)
+            ties = tied(self.config, way)
+            loss = heal_(model, self.config, task, settings["epochs"], lr, ties=ties, progress=told)
             losses.append(loss if math.isfinite(loss) else math.inf)
             if losses[-1] < min(losses[:-1], default=math.inf):
                 best = {name: tensor.clone() for name, tensor in model.state_dict().items()}
