@@ -1,6 +1,7 @@
 """The attached loop is the hand-written one."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ OPTIMIZERS = {
     "adamw-fused": lambda p: torch.optim.AdamW(p, lr=0.01, fused=True),
     "adamw-foreach": lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    **{
+        name.lower(): partial(getattr(torch.optim, name), lr=0.05)
+        for name in ("Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "Rprop")
+    },
     "lr-tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
 }
 

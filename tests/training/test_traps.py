@@ -421,3 +421,27 @@ def test_wrapped_optimizers_are_unwrapped(mlp, train):
     assert sharing.steps == 1
     with pytest.raises(TypeError, match="must be a torch.optim.Optimizer, got list"):
         WeightSharing(model, [opt], alpha=2.0)
+
+
+def test_accelerate(mlp, batches):
+    """Its wrappers of model and optimizer, which steps once for two batches."""
+    accelerate = pytest.importorskip("accelerate")
+    tied, by_hand = mlp(), mlp()
+    opt = torch.optim.AdamW(tied.parameters(), lr=0.01)
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, wrapped = accelerator.prepare(tied, opt)
+    sharing = WeightSharing(model, wrapped, Rule("0.weight", alpha=2.0))
+    plain = torch.optim.AdamW(by_hand.parameters(), lr=0.01)
+    for i, (x, y) in enumerate(batches[:6]):
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.mse_loss(model(x), y))
+            wrapped.step()
+            wrapped.zero_grad()
+        (nn.functional.mse_loss(by_hand(x), y) / 2).backward()
+        if i % 2:
+            plain.step()
+            plain.zero_grad()
+            with torch.no_grad():
+                by_hand[0].weight.copy_(ws.prox(by_hand[0].weight, 2.0, step=0.01))
+    assert sharing.steps == 3
+    assert unchanged(tied, snapshot(by_hand))
