@@ -164,7 +164,7 @@ def test_a_step_that_all_ranks_skip(two):
 
 
 def on_rank_extras(rank, ranks):
-    """bf16, a controller, the certificate, other methods, and the full-batch optimizer."""
+    """bf16, a controller, the certificate, other methods."""
     model, single = sharded(model_of()), model_of()
     for m in (model, single):
         optimizer = optimizer_of(m)
@@ -192,6 +192,37 @@ def on_rank_extras(rank, ranks):
 
 def test_fsdp2_with_everything(two):
     two.run(on_rank_extras)
+
+
+def on_rank_full_batch(rank, ranks, per):
+    """The accelerated optimizer: its iterates, its residual and its restarts."""
+    x = torch.randn(8, 258, generator=torch.Generator().manual_seed(5))
+    told = []
+    for model in (sharded(model_of()), model_of()):
+        weights = [p for name, p in model.named_parameters() if name in (BIG, SMALL)]
+        rest = [p for name, p in model.named_parameters() if name not in (BIG, SMALL)]
+        groups = [{"params": weights, "alpha": 0.05, "beta": 1e-3, "per": per}, {"params": rest}]
+        optimizer = ws.optim.ProximalGradient(groups, lr=0.3)
+
+        def closure(model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(x) - x[:, :3]).square().mean()
+            loss.backward()
+            return loss
+
+        residuals = []
+        for _ in range(25):
+            optimizer.step(closure)
+            residuals.append(optimizer.residual)
+        told.append((full(model), residuals, optimizer.restarts))
+    assert_same(told[0][0], told[1][0])
+    assert told[0][1:] == told[1][1:]
+    assert len(told[0][0][BIG].unique()) < 41_280 or per == "row"
+
+
+@pytest.mark.parametrize("per", ["tensor", "group", "row"])
+def test_full_batch_in_shards(two, per):
+    two.run(on_rank_full_batch, per)
 
 
 def on_rank_bytes(rank, ranks):
