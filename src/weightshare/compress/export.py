@@ -14,6 +14,7 @@ from weightshare.atomic import replacing
 from weightshare.compress.modules import CodebookModule
 from weightshare.training import names
 
+_TABLE = 256 * 8
 _LARGEST = (1 << 31) - (1 << 20)  # what protobuf takes in one file, less room for the graph
 
 
@@ -45,7 +46,7 @@ def export_onnx(
     ...     ws.compress.export_onnx(model, (torch.zeros(1, 64),), folder + "/small.onnx")
     """
     names.check_module(model)
-    optimize, strip = _tools()
+    optimize, unify, strip = _tools()
     fixed = {"dynamo": True, "optimize": False, "external_data": False}
     taken = fixed.keys() & options.keys()
     if taken:
@@ -59,20 +60,21 @@ def export_onnx(
     assert program is not None
     kept = _kept(model)
     optimize(program.model, should_fold=lambda node: False if _reads(node.inputs, kept) else None)
+    unify(program.model)  # every layer brings the table of what a byte holds
     strip(program.model)  # where in whose source each node came from: larger than a small model
     with replacing(Path(path)) as file:
         file.write(program.model_proto.SerializeToString())
 
 
-def _tools() -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _tools() -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     try:
-        from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+        from onnx_ir.passes.common import ClearMetadataAndDocStringPass, DeduplicateInitializersPass
         from onnxscript.optimizer import optimize_ir
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
             f"export_onnx needs {missing.name}; pip install 'weightshare[export]'", name=missing.name
         ) from None
-    return optimize_ir, ClearMetadataAndDocStringPass()
+    return optimize_ir, DeduplicateInitializersPass(size_limit=_TABLE), ClearMetadataAndDocStringPass()
 
 
 def _kept(model: nn.Module) -> set[str]:
