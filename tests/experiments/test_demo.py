@@ -92,6 +92,11 @@ def test_other_settings_than_before(tmp_path):
     assert "demo --fresh" in str(result.exception)
 
 
+def test_a_file_is_not_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    assert "is a file" in str(run("--out", tmp_path / "file").exception)
+
+
 def test_several_seeds_give_deviations(made, monkeypatch):
     _, folder = made
     monkeypatch.setattr(demo, "RECIPES", ("digits/mlp-r",))

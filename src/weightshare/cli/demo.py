@@ -28,9 +28,10 @@ def demo(
 ) -> None:
     """See it work: real digits, four networks, two minutes at most on two cores.
 
-    Prints the prox of a handful of weights; trains a CNN, an MLP, an MLP with l1 and an MLP with R on
-    scikit-learn's digits; ends with the paper's table and a page of curves, weights and filters. Needs no
-    download. Stop with Ctrl-C: the same command goes on; finished runs are kept.
+    Prints the prox of a handful of weights; trains a CNN, an MLP, an MLP with
+    l1 and an MLP with R on scikit-learn's digits; ends with the paper's table
+    and a page of curves, weights and filters. Needs no download. Stop with
+    Ctrl-C: the same command goes on; finished runs are kept.
 
     \b
         weightshare demo
@@ -44,6 +45,8 @@ def demo(
     from weightshare.experiments import demo as made
     from weightshare.experiments import many
 
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
     wanted = made.configs(preset, seeds_of(seeds))
     options = many.Options(out / "runs", resume=not fresh, tensorboard=False)
     _check(wanted, options)
