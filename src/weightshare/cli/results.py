@@ -68,7 +68,7 @@ Preset = Annotated[
 Measure = Annotated[
     bool, typer.Option("--measure", help="Measure it now, on this machine, and store it. Takes minutes.")
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="With --measure: a small network, in seconds.")]
+Quick = Annotated[bool, typer.Option("--quick", help="With --measure: a few thousand weights, in seconds.")]
 Results = Annotated[Path, typer.Option("--results", help="The folder of stored results.")]
 
 

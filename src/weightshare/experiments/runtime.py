@@ -32,6 +32,9 @@ COUNTED = ("imminent", "imminent-v1", "end", "search")
 PATIENCE = 20.0
 """Seconds that an algorithm may take for one vector; one that took more is not asked about larger ones."""
 
+QUICK = 2**12
+"""So many weights are looked at when it has to be quick."""
+
 Progress = Callable[[str], None]
 
 
@@ -75,11 +78,11 @@ class State:
         functional.cross_entropy(self.model(images), labels).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
-    def received(self) -> Tensor:
-        """A step without its prox, and the weights after it."""
+    def received(self, most: int | None = None) -> Tensor:
+        """A step without its prox, and the weights after it; the first of them, where there is a limit."""
         with self.sharing.paused():
             self.step(*self.batch())
-        return self.weight.flatten().clone()
+        return self.weight.flatten()[:most].clone()
 
 
 def chain(w: Tensor, alpha: float) -> Chain:
@@ -106,8 +109,7 @@ def rounds(found: Chain, names: Sequence[str] = COUNTED, patience: float = PATIE
 
 def measure(quick: bool = False, progress: Progress = print) -> dict[str, Any]:
     """Seconds per epoch by algorithm, and rounds as training goes on; for Tables 1 and 4."""
-    sizes = (1, 2) if quick else (2, 4, 8, 16)
-    epochs = 1 if quick else 10
+    sizes, epochs, most = ((1,), 1, QUICK) if quick else ((2, 4, 8, 16), 10, None)
     config = recipes.recipe("cifar10/r", "smoke" if quick else "cpu", width=sizes[-1])
     found: dict[str, Any] = {"config": config.to_dict(), "epochs": epochs}
     points: list[dict[str, Any]] = []
@@ -118,11 +120,11 @@ def measure(quick: bool = False, progress: Progress = print) -> dict[str, Any]:
                 state.train(1)
             if epoch in (0, 1, epochs):
                 where = f"in training, after {epoch} epochs"
-                w = state.received()
+                w = state.received(most)
                 points.append({"weights": w.numel(), "where": where, "rounds": rounds(chain(w, state.alpha))})
                 progress(f"{w.numel():,} weights, {where}: {points[-1]['rounds']}")
     points += _worst_rounds(quick)
-    seconds = _seconds(state, progress)
+    seconds = _seconds(state, most, progress)
     return {**found, "rounds": points, **seconds, "circumstances": circumstances()}
 
 
@@ -132,12 +134,12 @@ def _worst_rounds(quick: bool) -> Iterator[dict[str, Any]]:
         yield {"weights": 2**power, "where": "worst case", "rounds": rounds(chain(w, alpha))}
 
 
-def _seconds(state: State, progress: Progress) -> dict[str, Any]:
+def _seconds(state: State, most: int | None, progress: Progress) -> dict[str, Any]:
     """A plain step (forward, backward, optimizer), and the prox by each algorithm on what it receives."""
     images, labels = state.batch()
     with state.sharing.paused():
         plain = _median(lambda: state.step(images, labels))
-    w = state.received()
+    w = state.received(most)
     prox: dict[str, float] = {}
     for name in ALGORITHMS:
         prox[name] = _median(partial(ws.prox, w, state.alpha, algorithm=name))
