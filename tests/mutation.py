@@ -202,6 +202,41 @@ FAULTS = [
         "    return top\n",
         "certified/test_exact.py::test_float32_is_the_correctly_rounded_exact_prox",
     ),
+    Fault(
+        "the last packed indices are lost",
+        "compress/kernels.py",
+        "if filled > 0:\n        out[at]",
+        "if filled > 8:\n        out[at]",
+        "compress/test_roundtrip.py::test_every_dtype_shape_and_content",
+    ),
+    Fault(
+        "a codebook is read one value beyond its end",
+        "compress/packing.py",
+        "if most.max() >= values.size",
+        "if most.max() > values.size",
+        "compress/test_hostile.py::test_indices_outside_of_the_codebook",
+    ),
+    Fault(
+        "the checksum of the first block is skipped",
+        "compress/reader.py",
+        "if zlib.crc32(found.data) != sums[1 + number]:",
+        "if number and zlib.crc32(found.data) != sums[1 + number]:",
+        "compress/test_hostile.py::test_every_flipped_byte_of_a_small_file",
+    ),
+    Fault(
+        "the checksum of a file's header is skipped",
+        "compress/reader.py",
+        "if zlib.crc32(self._file.header_bytes.data) != sums[0]:",
+        "if not sums.size:",
+        "compress/test_hostile.py::test_every_flipped_byte_of_a_small_file",
+    ),
+    Fault(
+        "a save that fails leaves its half behind",
+        "atomic.py",
+        "part.unlink(missing_ok=True)",
+        "part.exists()",
+        "compress/test_atomic.py::test_a_full_disk",
+    ),
 ]
 
 
