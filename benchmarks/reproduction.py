@@ -1,0 +1,96 @@
+"""Write the tables of docs/reproduction.md, and its figures, from results/.
+
+python -m benchmarks.reproduction
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import RESULTS
+from benchmarks.page import fill, table
+from weightshare.experiments import collect, tables
+from weightshare.experiments.figures import ratio, style, worst_case
+from weightshare.experiments.files import read_json
+
+PAGE = RESULTS.parent / "docs" / "reproduction.md"
+IMAGES = RESULTS.parent / "docs" / "images"
+_MISSING = "Not run yet."
+
+
+def sweeps() -> str:
+    """What each sweep has tried, and what it found."""
+    rows = []
+    for file in sorted(RESULTS.glob("sweep-*.json")):
+        content = read_json(file)
+        for found in content.get("sweeps", [content]):
+            rows += [
+                [found["config"]["recipe"], *_trial(trial), f"`{file.name}`"] for trial in _ranked(found)
+            ]
+    return (
+        table(["recipe", "settings", "validation accuracy, %", "tied, %", "results/"], rows)
+        if rows
+        else _MISSING
+    )
+
+
+def _ranked(sweep: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(sweep["trials"], key=lambda trial: -(trial["valid_accuracy"] or 0.0))
+
+
+def _trial(trial: dict[str, Any]) -> list[str]:
+    """Settings, score and ties."""
+    settings = ", ".join(f"{key}={_short(value)}" for key, value in trial["settings"].items())
+    score = "stopped early" if trial["pruned"] else f"{100 * trial['valid_accuracy']:.2f}"
+    ties = [value for key, value in trial.items() if key.startswith("exact_sharing")]
+    return [settings, score, f"{100 * sum(ties) / len(ties):.1f}" if ties else ""]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def runs(experiment: str) -> list[collect.Record]:
+    """The stored summaries of an experiment's runs."""
+    return collect.read(sorted(RESULTS.glob(f"{experiment}-*.json")))
+
+
+def sheets() -> dict[str, str]:
+    """The tables of the paper."""
+    torus, cifar = runs("torus"), runs("cifar10")
+    runtime = RESULTS / "runtime.json"
+    measured = read_json(runtime) if runtime.is_file() else None
+    return {
+        "torus": tables.torus(torus).markdown() if torus else _MISSING,
+        "cifar10": tables.cifar10(cifar).markdown() if cifar else _MISSING,
+        "runtime": tables.runtime(measured).markdown(),
+        "complexity": tables.complexity(measured).markdown(),
+    }
+
+
+def figures() -> dict[str, str]:
+    """The figures that are made of stored numbers."""
+    found = {"ratio": _MISSING, "worst-case": _MISSING}
+    records = runs("torus")
+    if len({record.config["train_share"] for record in records}) > 1:
+        found["ratio"] = _picture("torus-ratio", ratio.figure(records), "Test accuracy against training set")
+    measured = RESULTS / "worst-case.json"
+    if measured.is_file():
+        drawn = worst_case.figure(read_json(measured))
+        found["worst-case"] = _picture("worst-case", drawn, "Run time on the paper's worst case")
+    return found
+
+
+def _picture(name: str, drawn: Any, words: str) -> str:
+    paths: list[Path] = style.save(drawn, IMAGES / name, ("png",))
+    return f"![{words}](images/{paths[0].name})"
+
+
+def main() -> None:
+    """Fill the page."""
+    fill(PAGE, {"sweeps": sweeps(), **sheets(), **figures()})
+
+
+if __name__ == "__main__":
+    main()
