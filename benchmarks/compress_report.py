@@ -6,11 +6,10 @@ python -m benchmarks.compress_report
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from benchmarks.measure import RESULTS
-from benchmarks.report import _table as table
+from benchmarks.page import fill, table
 from weightshare.experiments import points
 
 PAGE = RESULTS.parent / "docs" / "compression.md"
@@ -90,11 +89,7 @@ def main() -> None:
         "bench": bench(json.loads(file.read_text())) if file.exists() else _MISSING,
         "evidence": evidence(),
     }
-    page = PAGE.read_text()
-    for name, text in texts.items():
-        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
-        page = re.sub(pattern, lambda m, t=text: m[1] + "\n" + t + "\n" + m[2], page, flags=re.S)
-    PAGE.write_text(page)
+    fill(PAGE, texts)
 
 
 if __name__ == "__main__":

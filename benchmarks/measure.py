@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from weightshare.atomic import replacing
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
@@ -43,6 +45,7 @@ def ratio(times: dict[str, Any], ours: str, peer: str) -> float:
 
 def extra_memory(call: Callable[[], Any]) -> int:
     """Largest number of bytes that NumPy held during a call beyond what it held before."""
+    call()  # what the first call loads is not the call's
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
@@ -70,9 +73,15 @@ def circumstances() -> dict[str, Any]:
 
 
 def store(name: str, content: dict[str, Any]) -> Path:
-    """Write results/<name>.json, keeping sections that this run did not measure."""
-    RESULTS.mkdir(exist_ok=True)
+    """Write results/<name>.json, keeping sections that this run did not measure.
+
+    ``measured`` tells of every section under which circumstances its numbers came about.
+    """
     path = RESULTS / f"{name}.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**kept, **content}, indent=1) + "\n")
+    before = kept.get("circumstances")
+    measured = kept.get("measured", {s: before for s in kept if s != "circumstances"})
+    measured |= {section: content["circumstances"] for section in content if section != "circumstances"}
+    with replacing(path) as file:
+        file.write((json.dumps({**kept, **content, "measured": measured}, indent=1) + "\n").encode())
     return path

@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from benchmarks.measure import RESULTS
+from weightshare.atomic import replacing
 
 IMAGES = RESULTS.parent / "docs" / "images"
 
@@ -29,23 +30,28 @@ def _lines(axes: plt.Axes, points: list[dict], unit: float) -> None:
     axes.grid(alpha=0.3)
 
 
+def _save(figure: plt.Figure, name: str) -> None:
+    """Put a picture in its place."""
+    with replacing(IMAGES / name) as file:
+        figure.savefig(file, dpi=150, format="png")
+
+
 def main() -> None:
     """Write docs/images/prox-scaling.png and prox-worst-case.png."""
     content = json.loads((RESULTS / "bench-prox.json").read_text())["scaling"]
-    IMAGES.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for ax, name in zip(axes, ("five clusters", "gaussian")):
         _lines(ax, content[name], 1)
         ax.set(xscale="log", yscale="log", title=name)
     axes[0].legend()
-    figure.savefig(IMAGES / "prox-scaling.png", dpi=150)
+    _save(figure, "prox-scaling.png")
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for ax, scale in zip(axes, ("linear", "log")):
         _lines(ax, content["worst case"], 1)
         ax.set(xscale=scale, yscale=scale, title=f"worst case, {scale} scale")
     axes[0].set(xlim=(0, 1.1e6), ylim=(0, None))
     axes[0].legend()
-    figure.savefig(IMAGES / "prox-worst-case.png", dpi=150)
+    _save(figure, "prox-worst-case.png")
 
 
 if __name__ == "__main__":

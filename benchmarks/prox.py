@@ -19,6 +19,7 @@ from sklearn.isotonic import isotonic_regression as sklearn_isotonic
 
 import weightshare as ws
 from benchmarks import inputs, measure
+from benchmarks.start import start_section
 from weightshare.certified import isotonic_array, isotonic_rows, prox_array, prox_rows
 from weightshare.certified.half import narrow
 from weightshare.kernels.cpu.rows import rows_single
@@ -159,8 +160,20 @@ def _scaling_contenders(w: np.ndarray, alpha: float, given_up: set[str]) -> dict
     return calls
 
 
+def memory_section(d: int) -> dict[str, Any]:
+    """Memory that a call takes beyond its input and its output, in units of the input."""
+    section = {}
+    for name, make in PROX_INPUTS.items():
+        w, alpha = make(d)
+        used = measure.extra_memory(_call(w, alpha, np.empty_like(w)))
+        unresolved = prox_array(w, alpha=alpha, threads=THREADS).info.unresolved
+        section[name] = {"d": int(w.size), "extra / input": used / w.nbytes, "unresolved": unresolved}
+    show("extra memory", {name: entry["extra / input"] for name, entry in section.items()})
+    return section
+
+
 def other_section(d: int) -> dict[str, Any]:
-    """Rows against one vector, the cost of one small call, memory, the hint."""
+    """Rows against one vector, the cost of one small call, the hint."""
     side = 4096 if d >= 4096 * 4096 else 1024
     w, alpha = inputs.gaussian(side * side)
     out, matrix = np.empty_like(w), w.reshape(side, side)
@@ -169,20 +182,13 @@ def other_section(d: int) -> dict[str, Any]:
         "vector": lambda: prox_array(w, out, alpha=alpha, threads=THREADS),
     }, rounds=5)  # fmt: skip
     small, bare = _small_call()
-    memory = {}
-    for name in ("five clusters", "cluster and tail", "gaussian"):
-        w, alpha = PROX_INPUTS[name](d)
-        used = measure.extra_memory(_call(w, alpha, np.empty_like(w)))
-        memory[name] = used / w.nbytes
     section = {
         "rows": {"side": side, "times": rows, "rows / vector": measure.ratio(rows, "rows", "vector")},
         "small call, microseconds over the bare kernel": 1e6 * (small - bare),
-        "extra memory in units of the input": memory,
         "hint": _hint(),
     }
     show("rows", {"rows / vector": section["rows"]["rows / vector"]})
     show("d = 1000", {"microseconds over the kernel": 1e6 * (small - bare), "all": 1e6 * small})
-    show("extra memory", memory)
     show("hint", section["hint"]["ratios"])
     return section
 
@@ -284,7 +290,7 @@ def main() -> None:
     """Run the sections asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="d = 10^6 instead of 5 * 10^7")
-    sections = ("prox", "zoo", "scaling", "other", "isotonic")
+    sections = ("prox", "zoo", "scaling", "other", "memory", "start", "isotonic")
     parser.add_argument("--only", nargs="*", choices=sections, default=sections)
     arguments = parser.parse_args()
     if not inputs.STATE.exists():
@@ -297,6 +303,8 @@ def main() -> None:
         "zoo": lambda: zoo_section(d),
         "scaling": lambda: scaling_section(10**6 if arguments.quick else 10**8),
         "other": lambda: other_section(d),
+        "memory": lambda: memory_section(d),
+        "start": start_section,
         "isotonic": lambda: isotonic_section(10**5 if arguments.quick else 10**7),
     }
     name = "bench-prox-quick" if arguments.quick else "bench-prox"

@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks.inputs import STATE
 from benchmarks.measure import circumstances, store
+from weightshare.atomic import replacing
 from weightshare.certified import ClusterTable, prox_array
 
 
@@ -58,8 +59,8 @@ def train(width: int, steps: int, lr: float, alpha: float) -> None:
     with torch.no_grad():
         accuracy = (model(inputs).argmax(1) == labels).double().mean().item()
     counts = np.diff(np.append(previous.starts, given.size))
-    STATE.parent.mkdir(exist_ok=True)
-    np.savez(STATE, weights=given, alpha=alpha, centres=previous.values, counts=counts)
+    with replacing(STATE) as file:
+        np.savez(file, weights=given, alpha=alpha, centres=previous.values, counts=counts)
     config = {"width": width, "steps": steps, "lr": lr, "alpha": alpha, "batch": 128, "seed": 0}
     outcome = {
         "weights": given.size, "training accuracy": accuracy, "tied": _tied(before, given.size),
