@@ -105,7 +105,7 @@ class Bars(Show, AbstractContextManager["Bars"]):
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
-            redirect_stdout=sys.stdout.isatty(),  # else what goes to a file would come to the terminal
+            redirect_stdout=False,  # else what goes to a file would come to the terminal
         )
         self.all = self.progress.add_task("all runs", total=runs, state="", visible=runs > 1)
         self.tasks: dict[Config, Any] = {}
@@ -128,7 +128,10 @@ class Bars(Show, AbstractContextManager["Bars"]):
         if outcome.config in self.tasks:
             self.progress.remove_task(self.tasks.pop(outcome.config))
         self.progress.advance(self.all)
-        typer.echo(ending(outcome))
+        if sys.stdout.isatty():  # above the bars, which only their console knows
+            self.progress.console.print(ending(outcome), markup=False, highlight=False, soft_wrap=True)
+        else:
+            typer.echo(ending(outcome))
 
     def stop(self) -> bool:
         return self.interrupts.stopping
