@@ -22,7 +22,8 @@ def test_public_names_exist_and_are_documented():
         assert getattr(ws, name).__doc__, name
 
 
-def test_the_code_of_the_readme_runs_as_pasted():
+def test_the_code_of_the_readme_runs_as_pasted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it writes a file
     text = (ROOT / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(blocks) >= 2
