@@ -231,19 +231,20 @@ def _refuse_nonfinite(w: NDArray[Any], form: str | None) -> None:
 
 
 def _groups(hint: Hint, d: int) -> Groups | None:
-    """A hint as guessed clusters, the largest ones only."""
+    """A hint as guessed clusters: the largest ones only, those that may get buckets of their own."""
     if hint is None:
         return None
     if isinstance(hint, ClusterTable):
         centres, sizes = hint.values, np.diff(np.append(hint.starts, d))
     else:
         centres, sizes = hint
-    centres = np.asarray(centres, np.float64)
-    counts = np.minimum(np.asarray(sizes, np.float64), d)
-    keep = np.argsort(-counts, kind="stable")[:4096]
-    keep = keep[(counts[keep] > 32) & np.isfinite(centres[keep]) & (np.abs(centres[keep]) < 3e38)]
+    counts = np.asarray(sizes, np.float64)
+    large = np.flatnonzero(counts > max(32, d >> 14))
+    large = large[np.argsort(-counts[large], kind="stable")[:4096]]
+    centres = np.asarray(centres, np.float64)[large]
+    keep = np.abs(centres) < 3e38  # false for nan
     keys = encode_values(centres[keep])
-    return Groups(keys, keys, counts[keep])
+    return Groups(keys, keys, np.minimum(counts[large][keep], d))
 
 
 def _empty_table() -> ClusterTable:

@@ -20,6 +20,8 @@ from weightshare.kernels.cpu.layout import count_buckets, lay_out
 TARGET = 24576  # weights per bucket to be sorted: few enough streams to write, words in the L2 cache
 SHORT_WORD = 31  # bits of a word of 32, less the mark
 MOST_BUCKETS = 1 << 17
+TIED_BUCKET = 16  # weights per bucket below which buckets cost more than they save, where most weights tie
+LOOSE_BUCKET = 512  # and where they do not
 SEEN = 8  # a cluster of fewer sampled weights is noise
 
 
@@ -81,10 +83,13 @@ def make_plan(
     if sample is not None:
         _follow(dense, sample, per_cell.sum() / sample.size)
     wanted = _wanted_shifts(groups, c)
+    total = per_cell.sum()
+    each = TIED_BUCKET if groups.count.sum() > 0.5 * total else LOOSE_BUCKET
+    most = np.clip(total / each, CELLS * 2, MOST_BUCKETS)
     for coarsen in range(CELL_BITS + 1):
         shifts = dense.copy()
         _refine(shifts, groups, np.minimum(wanted + coarsen, CELL_BITS))
-        if count_buckets(shifts) <= np.clip(per_cell.sum() / 512, CELLS * 2, MOST_BUCKETS):
+        if count_buckets(shifts) <= most:
             break
     return _build(shifts)
 

@@ -26,7 +26,7 @@ def place_bits(n):
 
 @kernel
 def make_words(some, firsts, counts, offset, place_of, keys, words):
-    """Words of the buckets ``some`` from their keys in order of arrival (may be done in place)."""
+    """Step 6: words of the buckets ``some`` from their keys in order of arrival (may be done in place)."""
     for b in some:
         size, shift = counts[b], place_bits(counts[b])
         source, target = keys[offset[b] : offset[b] + size], words[place_of[b] : place_of[b] + size]
@@ -188,7 +188,7 @@ def pool_buckets(
     ends,
     mark,
 ):
-    """Pool the sorted buckets ``some`` one after another; return how many zeros and clusters there are."""
+    """Step 6: pool the sorted buckets ``some`` one by one; return how many zeros and clusters there are."""
     zeros, clusters = np.int64(0), np.int64(0)
     for b in some:
         lo, hi = offset[b], offset[b] + counts[b]

@@ -9,8 +9,10 @@ from weightshare.kernels.cpu.jit import kernel
 
 @kernel
 def count_patterns(bits, counts):
-    """How often each 16-bit pattern occurs, in two tables so that runs of one pattern do not wait on each
-    other."""
+    """Step 2: how often each 16-bit pattern occurs.
+
+    In two tables, so that runs of one pattern do not wait on each other.
+    """
     half = counts.shape[1]
     even = bits.size // 2
     for i in range(even):
@@ -24,6 +26,6 @@ def count_patterns(bits, counts):
 
 @kernel
 def gather(bits, table, out):
-    """out = table[pattern]."""
+    """Step 8: out = table[pattern]."""
     for i in range(bits.size):
         out[i] = table[np.uint64(bits[i])]

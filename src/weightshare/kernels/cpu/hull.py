@@ -13,7 +13,7 @@ EPS = 2.0**-52
 
 @kernel
 def bucket_sums(keys, counts, totals, high, low):
-    """Exact sums of the weights of each bucket (double-double) from its count and its sum of low key bits."""
+    """Step 2: exact sum (double-double) of each bucket from its count and its sum of low key bits."""
     for b in range(keys.size):
         if counts[b] > 0:
             first = (np.int64(keys[b]) >> CELL_BITS) << CELL_BITS
@@ -22,7 +22,7 @@ def bucket_sums(keys, counts, totals, high, low):
 
 @kernel
 def pool(counts, high, low, c, first, n, sh, sl):
-    """Pool items (count, sum) from left to right by identity 1; return how many clusters there are.
+    """Step 3: pool items (count, sum) from left to right by identity 1; return how many clusters there are.
 
     The items are buckets, so the clusters are the edges of G, the lower hull of the bucket boundaries.
     Empty items are passed over. ``first``, ``n``, ``sh``, ``sl`` receive the clusters.
@@ -60,7 +60,7 @@ def _retires(n, total, mu, key, width, c, e0, e1, slack):
 
 @kernel
 def retire(counts, totals, high, low, keys, widths, c, clusters, first, n, sh, sl, unresolved):
-    """Mark the buckets whose inner order could matter; return the number of weights in them.
+    """Step 4: mark the buckets whose inner order could matter; return the number of weights in them.
 
     Inside a cluster of N weights and mean m the height of P over G at a boundary with k weights of the
     cluster before it is e(k) = sum of (x - m) over those + c k (N - k). A bucket of n weights in

@@ -59,8 +59,10 @@ def _fill(sums, mass, starts, blocks, sign, out, heads):
 
 @kernel
 def isotonic_tile(y, weights, sign, sums, mass, starts, out, heads, extremes):
-    """One tile by itself; ``extremes`` receives the largest |y sign| and the largest and the smallest
-    weight."""
+    """Step 6: one tile by itself.
+
+    ``extremes`` receives the largest |y sign| and the largest and the smallest weight.
+    """
     blocks, extremes[0], extremes[1], extremes[2] = _pool(y, weights, sign, sums, mass, starts)
     _fill(sums, mass, starts, blocks, 1.0, out, heads)
 
@@ -100,7 +102,7 @@ def _block_after(out, weights, heads, start, limit):
 
 @kernel
 def join_blocks(out, weights, heads, tile, known):
-    """Pool across tile boundaries from left to right; return how many blocks are ``known`` afterwards.
+    """Step 7: pool across tile boundaries from left to right; return how many blocks are ``known`` then.
 
     Rows of ``known`` (start, end, sum, mass) are the blocks made here, whose values are still to be written.
     """
@@ -133,7 +135,7 @@ def join_blocks(out, weights, heads, tile, known):
 
 @kernel
 def rescale(out, known, lo, hi, factor):
-    """Write the means of known blocks into places [lo, hi), and undo scale and sign there."""
+    """Step 8: write the means of known blocks into places [lo, hi), and undo scale and sign there."""
     k = np.searchsorted(known[:, 1], np.float64(lo), side="right")
     while k < known.shape[0] and known[k, 0] < hi:
         value = known[k, 2] / known[k, 3]
@@ -147,7 +149,7 @@ def rescale(out, known, lo, hi, factor):
 
 @kernel
 def isotonic_rows_kernel(y, weights, sign, out, heads, extremes):
-    """Every row by itself."""
+    """Steps 6 and 8: every row by itself."""
     n = y.shape[1]
     sums, mass, starts = np.empty(n), np.empty(n), np.empty(n + 1, np.int64)
     for r in range(y.shape[0]):

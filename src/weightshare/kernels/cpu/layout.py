@@ -21,7 +21,7 @@ def _narrowest(shifts, first):
 
 @kernel
 def count_buckets(shifts):
-    """How many buckets ``lay_out`` makes."""
+    """Step 1: how many buckets ``lay_out`` makes."""
     total = np.int64(0)
     for first in range(0, shifts.size, PER_CELL):
         common = _narrowest(shifts, first)
@@ -39,7 +39,7 @@ def count_buckets(shifts):
 
 @kernel
 def lay_out(shifts, table, keys, widths, order):
-    """Entries of the slots; first key, width in bits and place in streaming order of the buckets, ascending.
+    """Step 1: entries of the slots; first key, width in bits and place in streaming order of the buckets.
 
     The slots of a cell that are not cut share the narrowest width that some slot wants, but no narrower
     than one slot. A negative slot is found by its bit pattern, the complement of its keys, so its buckets

@@ -69,7 +69,7 @@ def _drop_last(top, entry, sums, trim, keys, counts, place_of, wide, words32, wo
 def merge(
     live, counts, high, low, unresolved, keys, place_of, wide, words32, words64, ends, c, trim, entry, sums
 ):
-    """Pool across buckets from left to right, absorbing only clusters that do merge; return the entries.
+    """Step 7: pool across buckets from left to right, absorbing only what merges; return the entries.
 
     Identity 2: what a bucket has pooled by itself lies inside one cluster of the whole, so only the
     clusters at bucket edges can still meet. ``trim[b]`` becomes the stretch of sorted words of bucket b
@@ -117,7 +117,7 @@ def merge(
 
 @kernel
 def settle(entry, sums, live, counts, d, c, beta, scale, values, edges):
-    """Value of every entry that is one cluster, spread to the buckets it covers; return the zeros in them.
+    """Step 7: value of every entry that is one cluster, for the buckets it covers; return the zeros in them.
 
     ``values[b]`` is what lookup gives a resolved bucket; ``edges[b]`` are the values left and right of what
     an unresolved bucket keeps.
@@ -163,8 +163,10 @@ def patch(
     scale,
     results,
 ):
-    """Overwrite the results of words that clusters from outside absorbed; return how many zeros and clusters
-    are no more."""
+    """Step 7: overwrite the results of words that clusters from outside absorbed.
+
+    Returns how many zeros and clusters are no more.
+    """
     zeros, absorbed = np.int64(0), np.int64(0)
     for b in todo:
         size = counts[b]
@@ -192,8 +194,10 @@ def patch(
 def list_clusters(
     entry, sums, counts, keys, place_of, wide, words32, words64, d, c, beta, scale, starts, total, mean, value
 ):
-    """All clusters in sorted order: start, sum, mean, value. Return their number (arrays may be empty to
-    count)."""
+    """Step 7: all clusters in sorted order: start, sum, mean, value; return their number.
+
+    With empty arrays it only counts them.
+    """
     k = np.int64(0)
     rank = np.int64(0)
     for e in range(entry.shape[0]):
@@ -221,7 +225,7 @@ def list_clusters(
 def number_places(
     live, counts, rank, unresolved, offset, place_of, wide, words32, words64, starts, ids, results
 ):
-    """Cluster number of each resolved bucket, and of each place of arrival in the unresolved ones."""
+    """Step 7: cluster number of each resolved bucket, and of each place of arrival in the unresolved ones."""
     g = 0
     for b in live:
         shift = place_bits(counts[b])

@@ -12,7 +12,7 @@ from weightshare.kernels.cpu.numerics import dd_add, merges, value32, value64
 
 @kernel
 def row_words(bits, words):
-    """key * 2^32 + column of every float32 bit pattern: sorting these sorts values and keeps their places."""
+    """Step 6: key * 2^32 + column of every float32 pattern: sorting these sorts values, with their places."""
     for r in range(bits.shape[0]):
         for i in range(bits.shape[1]):
             words[r, i] = (np.uint64(key(bits[r, i])) << np.uint64(32)) | np.uint64(i)
@@ -20,8 +20,10 @@ def row_words(bits, words):
 
 @kernel
 def pool_sorted(x, c, starts, sh, sl):
-    """Pool a sorted vector by identity 1; return the number of clusters; ``starts`` gets one more entry,
-    d."""
+    """Step 6: pool a sorted vector by identity 1; return the number of clusters.
+
+    ``starts`` gets one more entry, d.
+    """
     pair = 2.0 * c * (1.0 + 2.0**-50)  # a wider gap never merges two single weights
     top = 0
     starts[0], sh[0], sl[0] = 0, x[0], 0.0
@@ -43,7 +45,7 @@ def pool_sorted(x, c, starts, sh, sl):
 
 @kernel
 def values_single(starts, sh, sl, k, c, beta, scale, values):
-    """Value of each cluster, correctly rounded to float32; return the number of zeroed weights."""
+    """Step 6: value of each cluster, correctly rounded to float32; return the number of zeroed weights."""
     d = starts[k]
     zeros = 0
     for g in range(k):
@@ -56,7 +58,7 @@ def values_single(starts, sh, sl, k, c, beta, scale, values):
 
 @kernel
 def values_double(starts, sh, sl, k, c, beta, scale, values):
-    """Value of each cluster, rounded from double-double to float64; return the number of zeroed weights."""
+    """Step 6: value of each cluster, from double-double to float64; return the number of zeroed weights."""
     d = starts[k]
     zeros = 0
     for g in range(k):
@@ -68,7 +70,7 @@ def values_double(starts, sh, sl, k, c, beta, scale, values):
 
 @kernel
 def unpack(words, x, order):
-    """Sorted words back to sorted values and places."""
+    """Step 6: sorted words back to sorted values and places."""
     for t in range(words.size):
         x[t] = decode(np.int64(words[t] >> np.uint64(32)))
         order[t] = np.int64(words[t] & np.uint64(0xFFFFFFFF))
@@ -76,7 +78,7 @@ def unpack(words, x, order):
 
 @kernel
 def place_values(starts, k, order, values, out):
-    """Repeat each cluster's value over its weights, in the original order."""
+    """Step 8: repeat each cluster's value over its weights, in the original order."""
     for g in range(k):
         for t in range(starts[g], starts[g + 1]):
             out[order[t]] = values[g]
@@ -84,7 +86,7 @@ def place_values(starts, k, order, values, out):
 
 @kernel
 def rows_single(words, c, beta, scale, out, found):
-    """Every row of sorted words on its own (float32); ``found`` receives its zeros and its clusters."""
+    """Steps 6 and 8: every row of sorted words on its own; ``found`` receives its zeros and its clusters."""
     d = words.shape[1]
     x, order = np.empty(d), np.empty(d, np.int64)
     starts, sh, sl, values = np.empty(d + 1, np.int64), np.empty(d), np.empty(d), np.empty(d)
@@ -98,8 +100,10 @@ def rows_single(words, c, beta, scale, out, found):
 
 @kernel
 def elementwise(w, beta, scale, out):
-    """alpha = 0: every weight on its own, x - scale beta sign(x), zero where |x| < beta; returns the
-    zeros."""
+    """Step 8 for alpha = 0, every weight on its own: x - scale beta sign(x), zero where |x| < beta.
+
+    Returns the number of zeros.
+    """
     zeros = 0
     for i in range(w.size):
         x = np.float64(w[i])
@@ -112,7 +116,7 @@ def elementwise(w, beta, scale, out):
 
 @kernel
 def rows_with_clusters(x, order, c, beta, scale, single, values, ids, gate):
-    """Sorted rows one by one: value, cluster and gate (sign of x + v; 2 where zeroed) of every weight."""
+    """Steps 6 and 8: value, cluster and gate (sign of x + v; 2 where zeroed) of weights of sorted rows."""
     d = x.shape[1]
     starts, sh, sl, found = np.empty(d + 1, np.int64), np.empty(d), np.empty(d), np.empty(d)
     for r in range(x.shape[0]):

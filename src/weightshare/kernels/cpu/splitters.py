@@ -11,7 +11,7 @@ AHEAD = 12
 
 @kernel
 def classify(w, splitters, bucket, counts):
-    """Bucket of every weight: how many splitters are <= it; the number of splitters is 2^k - 1."""
+    """Step 2: bucket of every weight: how many splitters are <= it; the number of splitters is 2^k - 1."""
     half = (splitters.size + 1) // 2
     for i in range(w.size):
         at = np.uint64(0)
@@ -25,7 +25,7 @@ def classify(w, splitters, bucket, counts):
 
 @kernel
 def scatter_values(w, bucket, cursor, values):
-    """Append every weight to its bucket's stretch of ``values``; -0.0 becomes 0.0."""
+    """Step 5: append every weight to its bucket's stretch of ``values``; -0.0 becomes 0.0."""
     for i in range(w.size):
         b = np.uint64(bucket[i])
         values[np.uint64(cursor[b])] = w[i] + 0.0
@@ -34,7 +34,7 @@ def scatter_values(w, bucket, cursor, values):
 
 @kernel
 def replay_values(bucket, cursor, results, out):
-    """The next result of each weight's bucket, in order of arrival."""
+    """Step 8: the next result of each weight's bucket, in order of arrival."""
     for i in range(bucket.size):
         b = np.uint64(bucket[i])
         place = cursor[b]

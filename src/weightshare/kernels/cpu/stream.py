@@ -15,14 +15,14 @@ LINE = 16  # keys in a cache line
 
 @kernel
 def sample_keys(bits, stride, out):
-    """Keys of every stride-th weight."""
+    """Step 1: keys of every stride-th weight."""
     for i in range(out.size):
         out[i] = key(bits[i * stride])
 
 
 @kernel
 def histogram(bits, table, packed, counts, sums):
-    """Count and exact sum of the low key bits per bucket, in one 64-bit add per weight.
+    """Step 2: count and exact sum of the low key bits per bucket, in one 64-bit add per weight.
 
     Inside a cell a value is linear in the low bits of its key, so these integer sums determine the sum of
     the weights of a bucket exactly, in any order of addition.
@@ -43,7 +43,7 @@ def histogram(bits, table, packed, counts, sums):
 
 @kernel
 def scatter(bits, skip, span, table, cursor, keys):
-    """Append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of
+    """Step 5: append the key of every weight of an unresolved bucket (cursor >= 0) to its bucket's stretch of
     ``keys``.
 
     Patterns from ``skip`` to ``skip + span`` are known to be resolved and need no look-up.
@@ -60,10 +60,10 @@ def scatter(bits, skip, span, table, cursor, keys):
 
 @kernel
 def scatter_by_lines(bits, table, cursor, keys, lines):
-    """``scatter`` for when most buckets are unresolved: keys gather in ``lines``, a cache line per bucket.
+    """Step 5: ``scatter`` for when most buckets are unresolved: keys gather in ``lines``, one per bucket.
 
-    A line goes to ``keys`` when it is full. So of the thousands of pages that the buckets lie on, one is
-    touched for every 16 weights, not for every weight; the lines themselves stay in the L2 cache.
+    A cache line goes to ``keys`` when it is full. So of the thousands of pages that the buckets lie on, one
+    is touched for every 16 weights, not for every weight; the lines themselves stay in the L2 cache.
     """
     start = cursor.copy()
     last = np.uint64(LINE - 1)
@@ -90,7 +90,7 @@ def scatter_by_lines(bits, table, cursor, keys, lines):
 
 @kernel
 def replay(bits, skip, span, inner, table, values, cursor, results, out):
-    """Write g(w): the bucket's value, or (NaN) the next result of its bucket in order of arrival.
+    """Step 8: write g(w): the bucket's value, or (NaN) the next result of its bucket in order of arrival.
 
     Walking the weights in the order of the scatter meets each bucket's results in the order in which they
     were stored; that order replaces an index array. Patterns from ``skip`` to ``skip + span`` all
@@ -112,7 +112,7 @@ def replay(bits, skip, span, inner, table, values, cursor, results, out):
 
 @kernel
 def replay_ids(bits, table, ids, cursor, results, out):
-    """``replay`` for cluster numbers (int64; -1 marks an unresolved bucket)."""
+    """Step 8: ``replay`` for cluster numbers (int64; -1 marks an unresolved bucket)."""
     for i in range(bits.size):
         b = locate(bits[i], table)
         number = ids[b]
@@ -124,9 +124,10 @@ def replay_ids(bits, table, ids, cursor, results, out):
 
 @kernel
 def steps(w, edges, values, out):
-    """Write g(w) for a handful of clusters: compare with the first weight of each, at the speed of memory.
+    """Step 8: write g(w) for a handful of clusters: compare with the first weight of each.
 
-    ``edges`` and ``values`` are tuples, so that the inner loop unrolls and the outer one vectorises.
+    ``edges`` and ``values`` are tuples, so that the inner loop unrolls and the outer one vectorises: this
+    runs at the speed of memory. -0.0 and 0.0 compare as equal, though their keys differ.
     """
     for i in range(w.size):
         value = values[0]

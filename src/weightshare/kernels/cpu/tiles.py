@@ -14,7 +14,7 @@ from weightshare.kernels.cpu.rows import pool_sorted
 
 @kernel
 def pool_tile(x, c, starts, sh, sl, heads):
-    """Pool one tile by itself (identity 2: what it joins stays joined)."""
+    """Step 6: pool one tile by itself (identity 2: what it joins stays joined)."""
     k = pool_sorted(x, c, starts, sh, sl)
     heads[:] = False
     for g in range(k):
@@ -54,7 +54,7 @@ def _after(x, heads, start, limit):
 
 @kernel
 def join_tiles(x, heads, tile, c, known):
-    """Pool across tile boundaries from left to right, absorbing only what merges.
+    """Step 7: pool across tile boundaries from left to right, absorbing only what merges.
 
     ``known`` rows (start, end, sum) remember the clusters made here, which may be too long to sum again.
     """
@@ -88,7 +88,7 @@ def join_tiles(x, heads, tile, c, known):
 
 @kernel
 def write_clusters(x, heads, lo, hi, edges, place, c, beta, scale, results):
-    """Values of the clusters that begin in ranks [lo, hi), stored at their weights' places of arrival.
+    """Step 8: values of the clusters that begin in ranks [lo, hi), at their weights' places of arrival.
 
     ``place`` counts from the first rank of the weight's bucket (``edges``); returns the zeroed weights'
     number.
@@ -114,7 +114,7 @@ def write_clusters(x, heads, lo, hi, edges, place, c, beta, scale, results):
 
 @kernel
 def list_tiles(x, starts, c, beta, scale, sums, means, values):
-    """Sum, mean and value of every cluster."""
+    """Step 7: sum, mean and value of every cluster."""
     d = x.size
     for g in range(starts.size):
         i, j = starts[g], starts[g + 1] if g + 1 < starts.size else d
