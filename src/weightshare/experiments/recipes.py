@@ -125,6 +125,8 @@ _PRESETS: dict[str, dict[str, Settings]] = {
 # Where a row has its own settings in a preset; see results/ for the sweeps behind them.
 _OWN: dict[tuple[str, str], Settings] = {
     ("torus/mlp-l1", "cpu"): {"beta": 3e-4},
+    ("torus/mlp-r", "cpu"): {"alpha": 3e-3},
+    ("torus/mlp-r-l1", "cpu"): {"alpha": 3e-3},
     # results/sweep-digits.json; R ties best without dropout, whose noise parts what is tied.
     ("digits/mlp", "cpu"): {"lr": 1.0, "dropout": 0.4},
     ("digits/mlp-l1", "cpu"): {"lr": 1.0, "dropout": 0.4, "beta": 3e-4},
