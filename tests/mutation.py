@@ -237,6 +237,13 @@ FAULTS = [
         "part.exists()",
         "compress/test_atomic.py::test_a_full_disk",
     ),
+    Fault(
+        "the first FSDP is let through",
+        "training/names.py",
+        "if flat and module",
+        "if False and module",
+        "distributed/test_training.py::test_fsdp1_is_refused",
+    ),
 ]
 
 
