@@ -11,12 +11,8 @@ PADDED = (3, 12, 12)
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _seeded():
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def circular():

@@ -31,14 +31,6 @@ FEW = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def few(monkeypatch):
     """Of all ways some of each kind."""

@@ -6,12 +6,8 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors this small are slower with threads, and much slower where tests run side by side."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _small_networks(one_thread):
+    """One thread for all of them."""
 
 
 def _mlp(dtype=torch.float32):
