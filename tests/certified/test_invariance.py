@@ -7,8 +7,11 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
-from certified.zoo import ZOO, draw
+import weightshare as ws
+from certified.zoo import CELL, ZOO, draw, value_of
+from weightshare import certified
 from weightshare.certified import prox_array
 
 SIZES = [1000, 40_000]
@@ -117,3 +120,33 @@ def test_long_float64_vectors_agree_with_short_ones(name):
     np.testing.assert_array_equal(long.clusters.starts, short.clusters.starts)
     np.testing.assert_array_equal(long.clusters.ids, short.clusters.ids)
     assert long.zeros == short.zeros
+
+
+def test_words_of_count_and_sum_do_not_overflow():
+    cell = 0x3F8 + 0x800  # [1, 1.125): as many of its largest values as make the sum of low bits largest
+    n, few = (1 << 22) + 3, 5
+    keys = np.full(n, cell * CELL + CELL - 1)
+    keys[:few] = cell * CELL
+    w = value_of(keys)
+    for threads in (1, 2):
+        result = prox_array(w, alpha=1e-9, route="certified", clusters=True, threads=threads)
+        assert result.clusters.starts.tolist() == [0, few]
+        assert result.clusters.sums.tolist() == [few * float(w[0]), (n - few) * float(w[-1])]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_threads_are_as_many_as_torch_has(count, monkeypatch):
+    asked = []
+
+    def spy(*arrays, threads, **options):
+        asked.append(threads)
+        return prox_array(*arrays, threads=threads, **options)
+
+    monkeypatch.setattr(certified, "prox_array", spy)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        ws.prox(torch.randn(100), 0.1)
+    finally:
+        torch.set_num_threads(before)
+    assert asked == [count]
