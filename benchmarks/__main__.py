@@ -16,7 +16,7 @@ from benchmarks.inputs import STATE
 
 def steps(quick: bool) -> list[list[str]]:
     """The modules to run, in order, with their options."""
-    state = [] if STATE.exists() else [["benchmarks.train_state", *(["--width", "512"] if quick else [])]]
+    state = [] if STATE.exists() else [["benchmarks.train_state"]]
     options = ["--quick"] if quick else []
     measured = [[f"benchmarks.{name}", *options] for name in ("prox", "train", "compress")]
     shown = [[f"benchmarks.{name}"] for name in ("plots", "report", "compress_report")]
