@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,7 +203,9 @@ class Call:
         coefficients = (
             _per_row(rows, "alpha", alpha), _per_row(rows, "beta", beta), _per_row(rows, "scale", scale)
         )  # fmt: skip
-        tensors = (rows.values, *coefficients)
+        # What was made here of plain numbers needs no look: for short vectors it would be half of the call.
+        made = zip(coefficients, (alpha, beta, scale))
+        tensors = [rows.values, *(tensor for tensor, given in made if isinstance(given, Tensor))]
         checks.no_forward_mode(*tensors)
         differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         opaque = any(checks.opaque(t) for t in tensors)
@@ -249,6 +252,10 @@ def _per_row(rows: Rows, name: str, value: Number) -> Tensor:
     """A coefficient in float64 beside the weights, once for each row."""
     device = rows.values.device
     if not isinstance(value, Tensor):
+        if not torch.compiler.is_compiling():
+            if math.isinf(value):
+                raise ValueError(f"step * {name} overflows; lower step or {name}")
+            return torch.full((1,), value, dtype=torch.float64, device=device).expand(rows.values.shape[0])
         # A product, since torch.compile can trace that for a number that changes from call to call.
         value = torch.ones((), dtype=torch.float64, device=device) * value
     if not checks.opaque(value) and bool(value.isinf()):
