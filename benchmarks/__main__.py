@@ -19,7 +19,7 @@ def steps(quick: bool) -> list[list[str]]:
     state = [] if STATE.exists() else [["benchmarks.train_state"]]
     options = ["--quick"] if quick else []
     measured = [[f"benchmarks.{name}", *options] for name in ("prox", "train", "compress")]
-    shown = [[f"benchmarks.{name}"] for name in ("plots", "report", "compress_report")]
+    shown = [[f"benchmarks.{name}"] for name in ("plots", "report", "compress_report", "reproduction")]
     return state + measured + ([] if quick else shown)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import functools
 import json
 import platform
 import subprocess
@@ -67,6 +68,7 @@ def circumstances() -> dict[str, Any]:
     }
 
 
+@functools.cache  # what was loaded stays what runs, whatever is checked out meanwhile
 def _commit() -> str | None:
     """The commit of the checkout that the package is in; None where it is installed from elsewhere."""
     here = Path(__file__).resolve().parent
