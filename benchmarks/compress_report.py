@@ -82,14 +82,18 @@ def evidence() -> str:
     return "\n\n".join(parts) or _MISSING
 
 
-def main() -> None:
-    """Replace what stands between the markers."""
+def texts() -> dict[str, str]:
+    """What stands between the markers of the page."""
     file = RESULTS / "bench-compress.json"
-    texts = {
+    return {
         "bench": bench(json.loads(file.read_text())) if file.exists() else _MISSING,
         "evidence": evidence(),
     }
-    fill(PAGE, texts)
+
+
+def main() -> None:
+    """Fill the page."""
+    fill(PAGE, texts())
 
 
 if __name__ == "__main__":

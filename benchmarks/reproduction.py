@@ -5,7 +5,7 @@ python -m benchmarks.reproduction
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.measure import RESULTS
@@ -69,27 +69,37 @@ def sheets() -> dict[str, str]:
     }
 
 
-def figures() -> dict[str, str]:
-    """The figures that are made of stored numbers."""
-    found = {"ratio": _MISSING, "worst-case": _MISSING}
+def figures() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """The figures that can be made of what is stored: name, words, and how to draw it."""
+    found: dict[str, tuple[str, Callable[[], Any]]] = {}
     records = runs("torus")
     if len({record.config["train_share"] for record in records}) > 1:
-        found["ratio"] = _picture("torus-ratio", ratio.figure(records), "Test accuracy against training set")
+        found["ratio"] = ("Test accuracy against training set", lambda: ratio.figure(records))
     measured = RESULTS / "worst-case.json"
     if measured.is_file():
-        drawn = worst_case.figure(read_json(measured))
-        found["worst-case"] = _picture("worst-case", drawn, "Run time on the paper's worst case")
+        found["worst-case"] = (
+            "Run time on the paper's worst case",
+            lambda: worst_case.figure(read_json(measured)),
+        )
     return found
 
 
-def _picture(name: str, drawn: Any, words: str) -> str:
-    paths: list[Path] = style.save(drawn, IMAGES / name, ("png",))
-    return f"![{words}](images/{paths[0].name})"
+def texts() -> dict[str, str]:
+    """What stands between the markers of the page."""
+    pictures = {name: f"![{words}](images/{_file(name)})" for name, (words, _) in figures().items()}
+    missing = dict.fromkeys(("ratio", "worst-case"), _MISSING)
+    return {"sweeps": sweeps(), **sheets(), **missing, **pictures}
+
+
+def _file(name: str) -> str:
+    return f"reproduction-{name}.png"
 
 
 def main() -> None:
-    """Fill the page."""
-    fill(PAGE, {"sweeps": sweeps(), **sheets(), **figures()})
+    """Draw the figures and fill the page."""
+    for name, (_, draw) in figures().items():
+        style.save(draw(), (IMAGES / _file(name)).with_suffix(""), ("png",))
+    fill(PAGE, texts())
 
 
 if __name__ == "__main__":

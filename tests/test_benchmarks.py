@@ -26,6 +26,13 @@ def test_the_page_shows_what_is_stored(module):
     )
 
 
+@pytest.mark.parametrize("name", ["compress_report", "reproduction"])
+def test_the_other_pages_show_what_is_stored(module, name):
+    made = module(name)
+    shown = made.PAGE.read_text()
+    assert module("page").filled(shown, made.texts()) == shown
+
+
 def test_without_results_the_page_says_so(module):
     texts = module("report").texts(None, None)
     assert set(texts.values()) == {module("report").MISSING}
