@@ -124,7 +124,7 @@ def _in_turn(configs: Sequence[Config], options: Options, show: Show) -> list[Ou
         if full or show.stop():
             outcomes.append(_not_begun(config, options))
             continue
-        outcome = _one(config, options, _relay(show.begin(config), show.stop))
+        outcome = _one(config, options, relay(show.begin(config), show.stop))
         outcomes.append(outcome)
         show.end(outcome)
         full = outcome.full
@@ -158,8 +158,8 @@ def _one(config: Config, options: Options, watch: Watch) -> Outcome:
     return Outcome(config, folder, FINISHED)
 
 
-class _Relay(Watch):
-    """Passes the events on to a function, and asks another one whether to stop."""
+class Relay(Watch):
+    """Passes the events of a run on to a function, and asks another one whether to stop."""
 
     def __init__(self, send: Callable[..., None], stop: Callable[[], bool]) -> None:
         self._send, self._stop = send, stop
@@ -180,8 +180,9 @@ class _Relay(Watch):
         return self._stop()
 
 
-def _relay(watch: Watch, stop: Callable[[], bool]) -> _Relay:
-    return _Relay(lambda name, *what: getattr(watch, name)(*what), stop)
+def relay(watch: Watch, stop: Callable[[], bool]) -> Relay:
+    """Passes the events on to another watch, which is not asked whether to stop."""
+    return Relay(lambda name, *what: getattr(watch, name)(*what), stop)
 
 
 class _Worker:
@@ -283,5 +284,5 @@ def _work(config: Config, options: Options, threads: int, pipe: Connection) -> N
         with suppress(OSError):  # the first process is gone: then `poll` says stop, with a checkpoint
             pipe.send((name, *what))
 
-    outcome = _one(config, options, _Relay(send, pipe.poll))
+    outcome = _one(config, options, Relay(send, pipe.poll))
     send("end", outcome)

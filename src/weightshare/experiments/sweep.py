@@ -20,6 +20,7 @@ from weightshare.experiments import recipes, train
 from weightshare.experiments.config import Config
 from weightshare.experiments.files import circumstances, write_json
 from weightshare.experiments.folder import DEFAULT_ROOT
+from weightshare.experiments.many import Relay
 from weightshare.experiments.space import Space, described
 from weightshare.experiments.watch import Diverged, Stopped, Watch
 
@@ -149,31 +150,22 @@ def _score(config: Config, root: Path, observer: _Observer, trial: optuna.Trial)
     return found
 
 
-class _Observer(Watch):
+class _Observer(Relay):
     """Passes on what a run tells, and stops it where it is interrupted or not worth going on."""
 
     def __init__(self, inner: Watch, trial: optuna.Trial | None, interrupted: Callable[[], bool]) -> None:
-        self.inner, self.trial, self.interrupted = inner, trial, interrupted
-        self.pruned = False
-
-    def started(self, epochs: int, epoch: int, steps: int) -> None:
-        self.inner.started(epochs, epoch, steps)
-
-    def step(self, epoch: int, step: int) -> None:
-        self.inner.step(epoch, step)
+        super().__init__(
+            lambda name, *what: getattr(inner, name)(*what),
+            lambda: self.pruned or interrupted() or inner.stop(),
+        )
+        self.trial, self.pruned = trial, False
 
     def epoch(self, row: dict[str, Any]) -> None:
-        self.inner.epoch(row)
+        super().epoch(row)
         value = row.get("valid_accuracy")
         if self.trial is not None and value is not None:
             self.trial.report(value, row["epoch"])
             self.pruned = self.trial.should_prune()
-
-    def measuring(self, done: int, total: int) -> None:
-        self.inner.measuring(done, total)
-
-    def stop(self) -> bool:
-        return self.pruned or self.interrupted() or self.inner.stop()
 
 
 def ranked(study: optuna.Study) -> list[FrozenTrial]:
