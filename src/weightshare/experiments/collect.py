@@ -14,7 +14,7 @@ from weightshare.experiments import recipes
 from weightshare.experiments.files import read_json, write_json
 from weightshare.experiments.folder import find_runs
 
-FREE = ("seed", "threads", "device")
+FREE = ("seed", "threads", "matmul", "device")
 """Settings in which runs of one row may differ."""
 
 ROW = ("variant", "train_share")

@@ -26,6 +26,7 @@ CHOICES = {
     "variant": ("plain", "no-locality", "no-symmetry"),
     "model": ("cnn", "mlp"),
     "schedule": ("cosine", "constant"),
+    "matmul": ("highest", "high", "medium"),
     "method": ("none", "prox", "l1", "beta-lasso", "subgradient"),
     "coupling": checks.COUPLINGS,
 }
@@ -41,7 +42,10 @@ class Config:
     its threshold is ``lambda / (1 - rho)``. ``width`` is the number of channels of the (equivalent)
     convolution. ``holdout`` is the share of the training set that is kept for validation; a run with a
     holdout never looks at the test set. ``heal_epochs`` more epochs follow with the clusters frozen, from
-    ``heal_lr`` on. ``threads`` 0 leaves PyTorch's number.
+    ``heal_lr`` on. ``threads`` 0 leaves PyTorch's number. ``matmul`` is PyTorch's
+    ``set_float32_matmul_precision``: ``"medium"`` lets it take the fastest kernels for products of float32
+    matrices. On processors with AVX-512 they are as exact and up to twice as fast; on those that multiply
+    matrices of bfloat16 (AMX), factors are rounded to it. Sums, gradients and weights stay float32.
 
     >>> config = Config(recipe="torus/mlp-r", method="prox", alpha=1e-3, seed=2)
     >>> config.with_settings(["lr=0.05", "layers=1"]).lr
@@ -79,6 +83,7 @@ class Config:
     heal_lr: float = 0.01
     evaluate_every: int = 1
     threads: int = 0
+    matmul: str = "highest"
     device: str = "auto"
 
     def __post_init__(self) -> None:

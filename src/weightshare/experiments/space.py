@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import optuna
 
 _WIDE = 10.0  # a range of numbers that spans this factor is searched on a logarithmic scale
-_FIXED = ("recipe", "preset", "seed", "holdout", "device", "threads")
+_FIXED = ("recipe", "preset", "seed", "holdout", "device", "threads", "matmul")
 
 
 @dataclass(frozen=True)

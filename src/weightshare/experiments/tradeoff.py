@@ -31,6 +31,7 @@ from weightshare.experiments.files import circumstances, read_json, write_json
 from weightshare.experiments.folder import Run
 from weightshare.experiments.heal import heal_
 from weightshare.experiments.shrink import AS_TRAINED, Way, apply_, store_, tied, ways
+from weightshare.experiments.torch_settings import as_configured
 from weightshare.experiments.train import device_of
 
 Row = dict[str, Any]
@@ -215,18 +216,13 @@ class _Work:
 
     def point(self, way: Way, settings: Row | None, listener: Listener) -> Row:
         """Make it: change the network, heal it, store it, read it back, judge it."""
-        before = torch.get_num_threads()
-        try:
-            if self.config.threads:
-                torch.set_num_threads(self.config.threads)
+        with as_configured(self.config):
             if self.task is None:
                 self.task = tasks.make(self.config, device_of(self.config))
             model, heal = self._network(way, settings, listener, self.task)
             sizes = store_(model, self.config, way)
             held, held_loss = measure.accuracy(model, self.task.held_out())
             trained, loss = measure.accuracy(model, self.task.training_set())
-        finally:
-            torch.set_num_threads(before)
         made = circumstances()
         return {
             "method": way.method,

@@ -23,6 +23,7 @@ from weightshare.experiments.config import Config
 from weightshare.experiments.files import DiskFull, circumstances, disk_full, save_tensors
 from weightshare.experiments.folder import DEFAULT_ROOT, Run
 from weightshare.experiments.rules import Clock, rules
+from weightshare.experiments.torch_settings import as_configured
 from weightshare.experiments.watch import Diverged, Stopped, Watch
 
 CHECKPOINT_SECONDS = 30.0
@@ -57,11 +58,8 @@ def run(
         found = existing(folder, config) if resume else None
         if found is not None and found.finished:
             return found
-        before = torch.get_num_threads()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), as_configured(config):
             try:
-                if config.threads:
-                    torch.set_num_threads(config.threads)
                 torch.manual_seed(config.seed)
                 trainer = _Trainer(config, watch or Watch(), checkpoint_seconds)
                 made = found or Run.create(folder, config.to_dict(), circumstances())
@@ -73,8 +71,6 @@ def run(
                         f"some space and run the same command again"
                     ) from error
                 raise
-            finally:
-                torch.set_num_threads(before)
     return made
 
 
@@ -83,10 +79,10 @@ def existing(folder: Path, config: Config) -> Run | None:
     if not (folder / "config.json").is_file():
         return None
     found = Run.open(folder)
-    wanted = config.to_dict()
-    different = [key for key in wanted if found.config.get(key) != wanted[key]]
+    there, wanted = Config.from_dict(found.config).to_dict(), config.to_dict()
+    different = [key for key in wanted if there[key] != wanted[key]]
     if different:
-        shown = ", ".join(f"{key}={found.config.get(key)!r} (now {wanted[key]!r})" for key in different)
+        shown = ", ".join(f"{key}={there[key]!r} (now {wanted[key]!r})" for key in different)
         raise ValueError(
             f"{folder} holds a run with other settings: {shown}; give another --runs folder, or begin it "
             f"anew with --no-resume"

@@ -73,7 +73,7 @@ def _bases(runs: Sequence[Run]) -> list[str]:
     return names
 
 
-_NOT_TOLD = ("recipe", "variant", "evaluate_every", "threads", "device")
+_NOT_TOLD = ("recipe", "variant", "evaluate_every", "threads", "matmul", "device")
 
 
 def _differences(run: Run, base: str, runs: Sequence[Run], bases: Sequence[str]) -> str:
