@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weightshare import checks
 from weightshare.penalty import subgradient
-from weightshare.training.methods import AfterStep, Values, check_coefficients
+from weightshare.training.methods import AfterStep, Prox, Values, check_coefficients
 from weightshare.training.schedules import Coefficient
 from weightshare.training.vectors import Per, change_
 
@@ -26,7 +26,7 @@ class L1(AfterStep):
     """The prox of ``beta l1`` with rewinding (Eq. "rewinding l1"): the paper's "our l1".
 
     ``w -> (w - (1 - rho) beta sign(w)) 1{|w| >= beta}``, with lr inside beta (``"scaled"``) or in front of
-    the displacement alone (``"decoupled"``). Equal to the prox with alpha = 0, without its sort.
+    the displacement alone (``"decoupled"``): the prox with alpha = 0, which needs no sort.
     """
 
     beta: Coefficient
@@ -48,13 +48,7 @@ class L1(AfterStep):
 
     def after_(self, tensors: Sequence[Tensor], per: Per, values: Values, *, step: float) -> None:
         """Threshold every weight."""
-        scaled = self.coupling == "scaled"
-        beta = values["beta"] * step if scaled else values["beta"]
-        scale = (1.0 - values["rho"]) * (1.0 if scaled else step)
-        for w in tensors:
-            exact = w.to(torch.float64)
-            moved = exact - scale * beta * exact.sign()
-            w.copy_(torch.where(exact.abs() < beta, 0.0, moved))
+        Prox(coupling=self.coupling).after_(tensors, per, {"alpha": 0.0, **values}, step=step)
 
 
 @dataclass(frozen=True)
