@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+
 from weightshare.experiments import recipes, train
 from weightshare.experiments.torch_settings import as_configured
 
@@ -18,9 +19,13 @@ def settings() -> tuple[int, str]:
 def test_they_hold_inside_and_come_back(matmul):
     before = settings()
     config = recipes.recipe("torus/mlp", "smoke", threads=1, matmul=matmul)
-    with pytest.raises(KeyError), as_configured(config):
+
+    def fail() -> None:
         assert settings() == (1, matmul)
         raise KeyError
+
+    with pytest.raises(KeyError), as_configured(config):
+        fail()
     assert settings() == before
 
 

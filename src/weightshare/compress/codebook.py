@@ -20,7 +20,7 @@ from weightshare.kernels.threads import run
 
 _UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PIECE = 1 << 20  # weights that are sorted at a time: extra memory stays small, and in cache
-_MANY = 1 << 20  # distinct patterns, from which on merging costs more than one large sort
+MANY = 1 << 20  # distinct patterns, from which on merging costs more than one large sort
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,20 @@ def distinct(bits: Bits, most: int | None = None, threads: int | None = None) ->
     >>> distinct(np.array([7, 7, 3], np.uint32))
     Distinct(values=array([3, 7], dtype=uint32), counts=array([1, 2]))
     """
+    few = MANY if most is None else min(most, MANY)
+    found = counted(bits, few, threads)
+    if found is None and (most is None or most > MANY):
+        found = _runs(np.sort(bits), most)
+    return found
+
+
+def counted(bits: Bits, most: int, threads: int | None = None) -> Distinct | None:
+    """The same for few distinct patterns: extra memory is that of ``most`` of them, and of some pieces."""
     threads = threads or torch.get_num_threads()
-    found = _count_small(bits, threads) if bits.itemsize <= 2 else _count_sorted(bits, most, threads)
-    return None if found is None or (most is not None and found.values.size > most) else found
+    if bits.itemsize > 2:
+        return _count_pieces(bits, most, threads)
+    found = _count_small(bits, threads)
+    return found if found.values.size <= most else None
 
 
 def _count_small(bits: Bits, threads: int) -> Distinct:
@@ -91,8 +102,8 @@ def _count_small(bits: Bits, threads: int) -> Distinct:
     return Distinct(used.astype(bits.dtype), total[used])
 
 
-def _count_sorted(bits: Bits, most: int | None, threads: int) -> Distinct | None:
-    """Sort piece by piece and keep what is distinct; or all at once where nearly everything is."""
+def _count_pieces(bits: Bits, most: int, threads: int) -> Distinct | None:
+    """Sort piece by piece and keep what is distinct."""
     total: Distinct | None = Distinct(np.empty(0, bits.dtype), np.empty(0, np.int64))
     step = threads * _PIECE
     for start in range(0, bits.size, step):
@@ -106,10 +117,8 @@ def _count_sorted(bits: Bits, most: int | None, threads: int) -> Distinct | None
         while found and total is not None:
             part = found.pop(0)
             total = None if part is None else _union(total, part)
-        if total is None or (most is not None and total.values.size > most):
+        if total is None or total.values.size > most:
             return None
-        if total.values.size > _MANY and start + step < bits.size:
-            return _runs(np.sort(bits), most)
     return total
 
 
@@ -119,7 +128,7 @@ def _runs(ordered: Bits, most: int | None) -> Distinct | None:
     if most is not None and number > most:
         return None
     found = Distinct(np.empty(number, ordered.dtype), np.empty(number, np.int64))
-    kernels.fill_runs(ordered, found.values, found.counts)
+    kernels.fill_runs(ordered, 1, found.values, found.counts)
     return found
 
 
@@ -133,41 +142,47 @@ def _union(a: Distinct, b: Distinct) -> Distinct:
     return Distinct(values[:number], counts[:number])
 
 
+class Numbers:
+    """The number of each pattern among some values, k for one that is not among the k values.
+
+    Read like an array, in slices; nothing but a table of the values is held.
+
+    >>> numbers = Numbers(np.array([7, 5, 3], np.uint32), np.array([3, 7], np.uint32))
+    >>> numbers.size, numbers[1:]
+    (3, array([2, 0], dtype=uint8))
+    """
+
+    def __init__(self, bits: Bits, values: Bits, threads: int | None = None) -> None:
+        self.bits, self.values, self.threads = bits, values, threads
+        self.size = bits.size
+        self.dtype = np.dtype(index_type(bits_for(values.size + 1)))
+        room = bits_for(max(2 * values.size, 4))
+        self._shift = 64 - room
+        self._slots = np.zeros(1 << room, np.int32 if values.size < 1 << 31 else np.int64)
+        kernels.fill_slots(values, self._slots, self._shift)
+
+    def __getitem__(self, part: slice) -> Bits:
+        bits = self.bits[part]
+        out = np.empty(bits.size, self.dtype)
+        tasks = [
+            partial(kernels.find_all, bits[lo:hi], self.values, self._slots, self._shift, out[lo:hi])
+            for lo, hi in slices(bits.size)
+        ]
+        run(tasks, self.threads or torch.get_num_threads())
+        return out
+
+
 def indices(bits: Bits, values: Bits, threads: int | None = None) -> Bits:
     """The number of each pattern among ``values``, in the smallest unsigned type.
 
     >>> indices(np.array([7, 7, 3], np.uint32), np.array([3, 7], np.uint32))
     array([1, 1, 0], dtype=uint8)
     """
-    numbers, counts = numbered(bits, values, bits_for(values.size), threads)
-    if counts[-1]:
-        raise ValueError(f"{counts[-1]} of {bits.size} patterns are not among the {values.size} values")
-    return numbers
-
-
-def numbered(
-    bits: Bits, values: Bits, width: int | None = None, threads: int | None = None
-) -> tuple[Bits, NDArray[np.int64]]:
-    """The number of each pattern, k for one that is not among the k values; and how often each occurs.
-
-    >>> numbered(np.array([7, 5, 3], np.uint32), np.array([3, 7], np.uint32))
-    (array([1, 2, 0], dtype=uint8), array([1, 1, 1]))
-    """
-    threads, k = threads or torch.get_num_threads(), values.size
-    out = np.empty(bits.size, index_type(bits_for(k + 1) if width is None else width))
-    room = bits_for(max(2 * k, 4))
-    slots = np.zeros(1 << room, np.int32 if k < 1 << 31 else np.int64)
-    kernels.fill_slots(values, slots, 64 - room)
-    pieces = slices(bits.size)
-    counts = np.zeros((min(threads, max(len(pieces), 1)), k + 1), np.int64)
-
-    def work(part: int) -> None:
-        for lo, hi in pieces[part :: len(counts)]:
-            kernels.find_all(bits[lo:hi], values, slots, 64 - room, out[lo:hi], counts[part])
-
-    run([partial(work, part) for part in range(len(counts))], threads)
-    total: NDArray[np.int64] = counts.sum(axis=0)
-    return out, total
+    found = Numbers(bits, values, threads)[:]
+    missing = int((found == values.size).sum())
+    if missing:
+        raise ValueError(f"{missing} of {bits.size} patterns are not among the {values.size} values")
+    return found.astype(index_type(bits_for(values.size)), copy=False)
 
 
 def lookup(numbers: Bits, values: Bits, out: Bits | None = None, threads: int | None = None) -> Bits:

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightshare.compress import kernels
-from weightshare.compress.codebook import Distinct, distinct, numbered
-from weightshare.compress.coders import CODERS, Coded, Counts
-from weightshare.compress.packing import Bits
+from weightshare.compress.codebook import Distinct, Numbers
+from weightshare.compress.coders import CODERS, Coded, Counts, ans
+from weightshare.compress.packing import Bits, Indices, bits_for, packed_size
+from weightshare.compress.tally import Tally
 
 Description = dict[str, Any]
 Parts = dict[str, NDArray[Any]]
@@ -28,7 +29,8 @@ PREFER = ("size", "speed")
 _SAMPLE, _SAMPLES = 1 << 17, 8  # weights in a piece, and pieces, where a part has to speak for the whole
 _PROMISING = 1.1
 _WORTH = 0.99  # what literals must bring a coding down to
-_FREQUENT = 4  # times in a sample
+_GAIN = 0.995  # what a codebook must: a tensor as it is can be read where it lies
+_PIECE = 1 << 20  # weights whose indices are made at a time, where they are not held
 
 
 @dataclass(frozen=True)
@@ -52,40 +54,47 @@ def encode(bits: Bits, prefer: str = "size") -> Coding:
     {'coder': 'raw'}
     """
     raw = Coding({"coder": "raw"}, {"values": bits})
-    found = distinct(bits, most=bits.size // 2)
-    if found is not None and prefer == "size":
-        found = _worthy(found, bits.itemsize)
-    elif found is None:
-        found = _frequent(bits) if prefer == "size" else _NONE
-    if not found.values.size:
+    tally = Tally.of(bits)
+    least = _least(tally, bits.itemsize) if prefer == "size" else _all(tally, bits.itemsize)
+    if least is None:
         return raw
-    coding = _with_codebook(bits, found.values, prefer, raw.nbytes)
+    found = tally.at_least(least)
+    del tally  # and the memory it takes
+    coding = _with_codebook(bits, found, prefer, raw.nbytes)
     return raw if coding is None or coding.nbytes >= raw.nbytes else coding
 
 
-_NONE = Distinct(np.empty(0, np.uint8), np.empty(0, np.int64))
+def _all(tally: Tally, width: int) -> int | None:
+    """Every pattern into the codebook, unless these are so many that next to nothing is gained."""
+    size, kept = int((tally.counts * tally.patterns).sum()), int(tally.patterns.sum())
+    return 1 if kept * width + packed_size(size, bits_for(kept)) < _GAIN * size * width else None
 
 
-def _worthy(found: Distinct, width: int) -> Distinct:
-    """The values that belong into a codebook: the others take less room as literals.
+def _least(tally: Tally, width: int) -> int | None:
+    """How often a value has to occur to belong into a codebook: the others take less room as literals.
 
     Whichever values are literals, it is the rarest, and of equally rare ones all or none (the cost is concave
     in their number); so what counts as rare is all there is to find. A value costs its bytes and one for its
-    frequency, an index its information.
+    frequency, an index its information. ``None`` where next to nothing
+    is gained.
     """
-    counts, values = np.unique(found.counts, return_counts=True)
-    indices = (counts * values).astype(np.float64)
-    literals = np.concatenate([[0.0], np.cumsum(indices)])
-    bits = _surprise(counts.astype(np.float64)) * values
+    if not tally.counts.size:
+        return None
+    indices = tally.counts * tally.patterns
+    literals = np.concatenate([[0], np.cumsum(indices)]).astype(np.float64)
+    bits = _surprise(tally.counts.astype(np.float64)) * tally.patterns
     indexed = np.concatenate([np.cumsum(bits[::-1])[::-1], [0.0]])
     information = _surprise(literals[-1:]) - indexed - _surprise(literals)
-    kept = np.concatenate([np.cumsum(values[::-1])[::-1], [0]])
+    kept = np.concatenate([np.cumsum(tally.patterns[::-1])[::-1], [0]])
+    packed = literals[-1] * np.ceil(np.log2(np.maximum(kept + (literals > 0), 1)))
+    information = np.where(kept <= ans.MOST, information, packed)
     cost = kept * (width + 1) + literals * width + information / 8
     best = int(np.argmin(cost))
     if cost[best] > _WORTH * cost[0]:
-        return found
-    common = found.counts >= counts[best] if best < counts.size else np.zeros(found.counts.size, np.bool_)
-    return Distinct(found.values[common], found.counts[common])
+        best = 0
+    if cost[best] > _GAIN * literals[-1] * width:
+        return None
+    return int(tally.counts[best]) if best < tally.counts.size else None
 
 
 def _surprise(counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -94,28 +103,23 @@ def _surprise(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     return bits
 
 
-def _frequent(bits: Bits) -> Distinct:
-    """Values that occur again and again in a sample of what is mostly different."""
-    found = distinct(np.ascontiguousarray(_sample(bits)))
-    assert found is not None
-    kept = found.counts >= _FREQUENT
-    return Distinct(found.values[kept], found.counts[kept])
-
-
-def _sample(array: NDArray[Any]) -> NDArray[Any]:
+def _sample(array: Indices) -> Bits:
     """Pieces from all over."""
     if array.size <= _SAMPLE * _SAMPLES:
-        return array
+        return array[:]
     starts = np.linspace(0, array.size - _SAMPLE, _SAMPLES).astype(np.int64)
     return np.concatenate([array[start : start + _SAMPLE] for start in starts])
 
 
-def _with_codebook(bits: Bits, values: Bits, prefer: str, most: int) -> Coding | None:
+def _with_codebook(bits: Bits, found: Distinct, prefer: str, most: int) -> Coding | None:
     """The values once, an index for each weight, else literals; ``None`` if ``most`` is less."""
-    numbers, counts = numbered(bits, values)
-    escaped = int(counts[-1])
-    counts = counts if escaped else counts[:-1]
+    values = found.values
+    escaped = bits.size - int(found.counts.sum())
+    counts = np.append(found.counts, escaped) if escaped else found.counts
     fixed = values.nbytes + escaped * bits.itemsize
+    # Where indices are as wide as the weights they are made again and again, rather than held.
+    lazy = Numbers(bits, values)
+    numbers: Indices = lazy if lazy.dtype.itemsize >= bits.itemsize else lazy[:]
     coder = _cheapest(numbers, counts, ["packed"] if prefer == "speed" else list(CODERS), most - fixed)
     if coder is None:
         return None
@@ -124,11 +128,22 @@ def _with_codebook(bits: Bits, values: Bits, prefer: str, most: int) -> Coding |
     parts: Parts = {"codebook": values, **coded.parts}
     if escaped:
         description["literals"] = escaped
-        parts["literals"] = bits[numbers == values.size]
+        parts["literals"] = _literals(bits, numbers, values.size, escaped)
     return Coding(description, parts)
 
 
-def _cheapest(numbers: Bits, counts: Counts, names: list[str], most: float) -> tuple[str, Coded] | None:
+def _literals(bits: Bits, numbers: Indices, mark: int, count: int) -> Bits:
+    """The patterns that are not in the codebook, in order."""
+    out, at = np.empty(count, bits.dtype), 0
+    for start in range(0, bits.size, _PIECE):
+        part = slice(start, start + _PIECE)
+        some = bits[part][numbers[part] == mark]
+        out[at : at + some.size] = some
+        at += some.size
+    return out
+
+
+def _cheapest(numbers: Indices, counts: Counts, names: list[str], most: float) -> tuple[str, Coded] | None:
     """The coder that takes least, and what it made; ``None`` if none of them will stay below ``most`` bytes.
 
     What some take can be told from the counts; the others are tried on a sample, and then on everything.

@@ -40,8 +40,8 @@ def fill_slots(values, slots, shift):
 
 
 @kernel
-def find_all(patterns, values, slots, shift, out, counts):
-    """out = number of each pattern among the values, or their number if it is not there; and counts."""
+def find_all(patterns, values, slots, shift, out):
+    """out = number of each pattern among the values, or how many these are if it is not there."""
     mask = np.int64(slots.size - 1)
     none = np.int64(values.size)
     for i in range(patterns.size):
@@ -51,9 +51,7 @@ def find_all(patterns, values, slots, shift, out, counts):
         while found != 0 and values[found - 1] != wanted:
             at = (at + 1) & mask
             found = np.int64(slots[at])
-        number = found - 1 if found != 0 else none
-        out[i] = number
-        counts[number] += 1
+        out[i] = found - 1 if found != 0 else none
 
 
 @kernel
@@ -73,15 +71,35 @@ def count_runs(ordered):
 
 
 @kernel
-def fill_runs(ordered, values, counts):
-    """The different patterns, and how often each occurs."""
-    at = -1
-    for i in range(ordered.size):
-        if i == 0 or ordered[i] != ordered[i - 1]:
-            at += 1
-            values[at] = ordered[i]
-            counts[at] = 0
-        counts[at] += 1
+def count_lengths(ordered, histogram, long):
+    """histogram[n] = how many patterns occur n times; counts that it has no place for go to ``long``.
+
+    Returns how many of the latter there are.
+    """
+    begin = number = 0
+    for i in range(1, ordered.size + 1):
+        if i == ordered.size or ordered[i] != ordered[begin]:
+            length = i - begin
+            if length < histogram.size:
+                histogram[length] += 1
+            else:
+                long[number] = length
+                number += 1
+            begin = i
+    return number
+
+
+@kernel
+def fill_runs(ordered, least, values, counts):
+    """The different patterns that occur at least so often, and how often."""
+    begin = at = 0
+    for i in range(1, ordered.size + 1):
+        if i == ordered.size or ordered[i] != ordered[begin]:
+            if i - begin >= least:
+                values[at] = ordered[begin]
+                counts[at] = i - begin
+                at += 1
+            begin = i
 
 
 @kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,19 @@ from weightshare.kernels.threads import run, split
 
 Bits = NDArray[Any]  # unsigned integers of 8, 16, 32 or 64 bits
 Bytes = NDArray[np.uint8]
+
+
+class Indices(Protocol):
+    """Numbers below k, read in slices like an array: one, or what makes them when they are asked for."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __getitem__(self, part: slice, /) -> Bits: ...
+
 
 MOST_BITS = 32
 _SLICE = 1 << 16  # indices: a multiple of 8, so that every slice begins with a byte of its own
@@ -40,7 +53,7 @@ def index_type(bits: int) -> Any:
     return np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32
 
 
-def pack(indices: Bits, bits: int, threads: int | None = None) -> Bytes:
+def pack(indices: Indices, bits: int, threads: int | None = None) -> Bytes:
     """Indices (each below ``2 ** bits``) as a stream of bits, least significant first.
 
     The same as ``numpy.packbits`` of the indices' bits with ``bitorder="little"``.
@@ -51,11 +64,11 @@ def pack(indices: Bits, bits: int, threads: int | None = None) -> Bytes:
     index_type(bits)
     out = np.zeros(packed_size(indices.size, bits), np.uint8)
     if bits:
-        tasks = [
-            partial(kernels.pack_slice, indices[lo:hi], bits, out[lo * bits // 8 : packed_size(hi, bits)])
-            for lo, hi in slices(indices.size)
-        ]
-        run(tasks, threads or torch.get_num_threads())
+
+        def work(lo: int, hi: int) -> None:
+            kernels.pack_slice(indices[lo:hi], bits, out[lo * bits // 8 : packed_size(hi, bits)])
+
+        run([partial(work, lo, hi) for lo, hi in slices(indices.size)], threads or torch.get_num_threads())
     return out
 
 

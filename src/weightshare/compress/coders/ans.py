@@ -17,7 +17,7 @@ from weightshare.compress.coders import chunks
 from weightshare.compress.coders.coded import Coded, Counts
 from weightshare.compress.coders.zstd import squeeze, squeezed_size, unsqueeze
 from weightshare.compress.extras import library
-from weightshare.compress.packing import Bits, bits_for
+from weightshare.compress.packing import Bits, Indices, bits_for
 
 name = "ans"
 PARTS = {"indices": "U32", "frequencies": "U8"}
@@ -27,6 +27,7 @@ PRECISION = 24
 MOST = 1 << 20  # values: beyond that, 24 bits tell their frequencies apart too coarsely to gain by it
 _CHUNK_BYTES = 1 << 13  # at least, so that a chunk's few bytes of overhead do not count
 _LEAST, _LARGEST = 1 << 14, 1 << 24  # indices in a chunk
+_BLOCK = 1 << 20  # indices that are coded and checked at a time
 _TOGETHER = 4  # chunks that the compiled loop decodes side by side
 _STEPS = (1, 4, 8, 16, 32, 64)  # how coarsely frequencies may be told: 8 steps are an octave
 
@@ -92,7 +93,7 @@ def _chunk(count: int, bits: float) -> int:
     return 1 << min(max(int(_CHUNK_BYTES * 8 / per_index), _LEAST), _LARGEST).bit_length() - 1
 
 
-def encode(indices: Bits, counts: Counts) -> Coded:
+def encode(indices: Indices, counts: Counts) -> Coded:
     """One stream for each chunk."""
     codes = frequencies(counts)
     weights = weights_of(codes)
@@ -100,25 +101,36 @@ def encode(indices: Bits, counts: Counts) -> Coded:
     stream = library("constriction", "entropy coding").stream
     # With these probabilities the library's fixed-point model is exactly the weights: its scale becomes 1.
     model = stream.model.Categorical((weights - 1).astype(np.float64), perfect=False)
-    streams = []
-    for start in range(0, indices.size, chunk):
-        coder = stream.stack.AnsCoder()
-        coder.encode_reverse(indices[start : start + chunk].astype(np.int32), model)
-        streams.append(coder.get_compressed())
-    coded = Coded({"chunk": chunk}, {"indices": chunks.join(streams), "frequencies": squeeze(codes)})
+
+    def streams(some: Bits) -> list[NDArray[np.uint32]]:
+        coders = [stream.stack.AnsCoder() for _ in range(0, some.size, chunk)]
+        for number, coder in enumerate(coders):
+            coder.encode_reverse(some[number * chunk : (number + 1) * chunk].astype(np.int32), model)
+        return [coder.get_compressed() for coder in coders]
+
+    made = [one for block in _blocks(indices.size, chunk) for one in streams(indices[block])]
+    coded = Coded({"chunk": chunk}, {"indices": chunks.join(made), "frequencies": squeeze(codes)})
     _verify(coded, indices, counts.size)
     return coded
 
 
-def _verify(coded: Coded, indices: Bits, distinct: int) -> None:
+def _blocks(count: int, chunk: int) -> list[slice]:
+    """Whole chunks, some at a time."""
+    size = max(_BLOCK // chunk, 1) * chunk
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _verify(coded: Coded, indices: Indices, distinct: int) -> None:
     """Decode again: another release of the library could have another format."""
-    again = np.empty_like(indices)
-    decode(coded, np.arange(distinct, dtype=indices.dtype), indices.size, 0, again)
-    if not np.array_equal(again, indices):
-        raise RuntimeError(
-            "constriction wrote streams that this version of weightshare cannot read; install constriction "
-            "0.4 or 0.5, or save with prefer='speed'"
-        )
+    values = np.arange(distinct, dtype=indices.dtype)
+    for block in _blocks(indices.size, coded.settings["chunk"]):
+        again = np.empty(block.stop - block.start, indices.dtype)
+        decode(coded, values, indices.size, block.start, again)
+        if not np.array_equal(again, indices[block]):
+            raise RuntimeError(
+                "constriction wrote streams that this version of weightshare cannot read; install "
+                "constriction 0.4 or 0.5, or save with prefer='speed'"
+            )
 
 
 def check(coded: Coded, count: int, distinct: int) -> None:

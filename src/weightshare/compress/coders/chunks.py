@@ -15,10 +15,20 @@ from weightshare.kernels.threads import run
 
 
 def join(chunks: list[NDArray[Any]]) -> NDArray[Any]:
-    """The chunks' lengths (in elements, as uint32 in little-endian order), then the chunks."""
+    """The chunks' lengths (in elements, as uint32 in little-endian order), then the chunks.
+
+    The list is emptied on the way, so that nothing takes memory twice.
+    """
     kind = chunks[0].dtype if chunks else np.dtype(np.uint8)
     lengths = np.array([chunk.size for chunk in chunks], "<u4").view(kind)
-    return np.concatenate([lengths, *chunks])
+    out = np.empty(lengths.size + sum(chunk.size for chunk in chunks), kind)
+    out[: lengths.size] = lengths
+    end = out.size
+    while chunks:
+        chunk = chunks.pop()
+        out[end - chunk.size : end] = chunk
+        end -= chunk.size
+    return out
 
 
 def bounds(payload: NDArray[Any], count: int, chunk: int) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from weightshare.compress.packing import Bits
+from weightshare.compress.packing import Bits, Indices
 
 Counts = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class Coder(Protocol):
     def cost(self, counts: Counts) -> float:
         """Bytes that it will take, about; infinite where it cannot, NaN where only trying tells."""
 
-    def encode(self, indices: Bits, counts: Counts) -> Coded:
+    def encode(self, indices: Indices, counts: Counts) -> Coded:
         """Store the indices."""
 
     def check(self, coded: Coded, count: int, distinct: int) -> None:

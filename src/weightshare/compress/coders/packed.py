@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weightshare.compress.coders.coded import Coded, Counts
-from weightshare.compress.packing import Bits, bits_for, pack, packed_size, take
+from weightshare.compress.packing import Bits, Indices, bits_for, pack, packed_size, take
 
 name = "packed"
 PARTS = {"indices": "U8"}
@@ -18,7 +18,7 @@ def cost(counts: Counts) -> float:
     return packed_size(int(counts.sum()), bits) if bits <= 32 else math.inf
 
 
-def encode(indices: Bits, counts: Counts) -> Coded:
+def encode(indices: Indices, counts: Counts) -> Coded:
     """One stream of bits."""
     bits = bits_for(counts.size)
     return Coded({"bits": bits}, {"indices": pack(indices, bits)})

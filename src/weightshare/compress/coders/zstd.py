@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from weightshare.compress.coders import chunks
 from weightshare.compress.coders.coded import Coded, Counts
 from weightshare.compress.extras import library
-from weightshare.compress.packing import Bits, Bytes, bits_for, pack, packed_size, take
+from weightshare.compress.packing import Bits, Bytes, Indices, bits_for, pack, packed_size, take
 from weightshare.kernels.threads import run
 
 name = "zstd"
@@ -35,7 +35,7 @@ def cost(counts: Counts) -> float:
     return math.nan if 2 <= counts.size <= 1 << 32 else math.inf
 
 
-def encode(indices: Bits, counts: Counts) -> Coded:
+def encode(indices: Indices, counts: Counts) -> Coded:
     """One frame for each chunk."""
     bits = aligned_bits(counts.size)
     starts = range(0, indices.size, _CHUNK)
