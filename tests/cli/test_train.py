@@ -185,7 +185,7 @@ def test_recipes_are_listed_and_shown_as_toml_that_can_be_run(weightshare, tmp_p
     assert "digits/mlp has no preset paper" in err
     code, out, _ = weightshare("recipes", "--show", "torus/mlp-r", "--preset", "paper")
     (tmp_path / "mine.toml").write_text(out)
-    assert Config.from_file(tmp_path / "mine.toml") == recipe("torus/mlp-r", "paper")
+    assert Config.from_file(tmp_path / "mine.toml") == [recipe("torus/mlp-r", "paper")]
     for arguments in (
         ["nothing/*"],
         ["--preset", "cup"],

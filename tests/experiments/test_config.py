@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ def test_a_config_comes_back_from_toml_json_and_its_own_text(config, tmp_path_fa
     (folder / "a.json").write_text(json.dumps(config.to_dict()))
     (folder / "summary.json").write_text(json.dumps({"config": config.to_dict(), "metrics": {}}))
     for name in ("a.toml", "a.json", "summary.json"):
-        assert Config.from_file(folder / name) == config
+        assert Config.from_file(folder / name) == [config]
     words = {k: ",".join(map(str, v)) if isinstance(v, list) else v for k, v in config.to_dict().items()}
     lines = [f"{key}={value}" for key, value in words.items()]
     assert recipe("torus/mlp").with_settings(lines) == config
@@ -101,8 +102,9 @@ def test_types_are_kept_where_nothing_is_lost():
     [
         ("a.toml", "recipe = ", "a.toml is not TOML"),
         ("a.json", "{", "a.json is not JSON"),
-        ("a.json", "[1]", "must hold settings by their keys, got list"),
+        ("a.json", "[1]", "a.json: settings by their keys are needed, got list"),
         ("a.toml", 'recipe = "torus/mlp"\nalhpa = 1', "a.toml: unknown setting 'alhpa'"),
+        ("a.json", '{"runs": [3]}', "a.json: settings by their keys are needed, got int"),
         ("a.toml", "lr = 0.1", "a config needs its recipe"),
         ("a.toml", 'recipe = "torus/mlp"\nlr = "x"', "a.toml: lr must be a number, got 'x'"),
     ],
@@ -111,6 +113,17 @@ def test_a_bad_file_is_named(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=said):
         Config.from_file(tmp_path / name)
+
+
+def test_a_file_of_results_has_the_configs_of_all_its_runs():
+    """Those of the repository, too: what is published can be made again."""
+    files = [
+        f for f in (Path(__file__).parents[2] / "results").glob("*.json") if '"runs": [' in f.read_text()
+    ]
+    assert "torus-cpu.json" in {file.name for file in files}
+    for file in files:
+        configs = Config.from_file(file)
+        assert len(set(configs)) == len(json.loads(file.read_text())["runs"])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -32,7 +32,10 @@ def train(
     ] = None,
     config: Annotated[
         list[Path] | None,
-        typer.Option(help="A TOML file, or the config.json or summary.json of a run, instead of recipes."),
+        typer.Option(
+            help="Instead of recipes: a TOML file, the config.json or summary.json of a run, or a file of "
+            "results/ with many runs."
+        ),
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="The folder of all runs.")] = Path("runs"),
     resume: Annotated[
@@ -52,6 +55,8 @@ def train(
         weightshare train 'torus/*' --seeds 0,1,2 --jobs 2
         weightshare train torus/mlp-r --set alpha=1e-4 --set epochs=100
         weightshare train --config runs/torus-mlp-r/cpu/seed0/config.json --seeds 3
+
+        weightshare train --config results/torus-cpu.json --jobs 2
 
     Exit codes: 0 all is finished, 1 something has failed, 2 no such option, 130 stopped.
     """
@@ -83,7 +88,7 @@ def _configs(
     if files and preset is not None:
         raise ValueError(f"--preset {preset} is for recipes; the files of --config say their own")
     if files:
-        bases = [Config.from_file(file) for file in files]
+        bases = [base for file in files for base in Config.from_file(file)]
     else:
         bases = [recipe(name, preset or "cpu") for name in expand(names)]
     if device is not None:
@@ -91,7 +96,8 @@ def _configs(
     numbers = None if seeds is None else seeds_of(seeds)
     try:
         changed = [base.with_settings(settings) for base in bases]
-        return [c.with_settings({"seed": seed}) for c in changed for seed in numbers or [c.seed]]
+        found = [c.with_settings({"seed": seed}) for c in changed for seed in numbers or [c.seed]]
+        return list(dict.fromkeys(found))  # the file of many runs has their seeds, too
     except TypeError as error:
         raise ValueError(str(error)) from None
 

@@ -150,18 +150,17 @@ class Config:
         return "".join(f"{key} = {json.dumps(value)}\n" for key, value in self.to_dict().items())
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Config:
-        """From a TOML or JSON file: a config of its own, or the config.json or summary.json of a run."""
+    def from_file(cls, path: str | Path) -> list[Config]:
+        """From TOML or JSON: a config of its own, that of a run's config.json or summary.json, or those of all
+        runs of a file as in results/.
+        """
         path = Path(path)
         if not path.is_file():
             raise ValueError(f"there is no file {path}; give the config.json of a run, or a TOML file")
         values = _read_toml(path) if path.suffix == ".toml" else read_json(path)
-        if isinstance(values, dict) and isinstance(values.get("config"), dict):
-            values = values["config"]
-        if not isinstance(values, dict):
-            raise ValueError(f"{path} must hold settings by their keys, got {type(values).__name__}")
+        many = values.get("runs") if isinstance(values, dict) else None
         try:
-            return cls.from_dict(values)
+            return [cls.from_dict(_settings(one)) for one in (many if isinstance(many, list) else [values])]
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -213,6 +212,15 @@ _WORDS = {
     "str": "a word",
     "tuple[int, ...]": "whole numbers, as in 1,2",
 }
+
+
+def _settings(values: Any) -> Mapping[str, Any]:
+    """The settings themselves, or under the key ``config`` of what a run has left."""
+    if isinstance(values, dict) and isinstance(values.get("config"), dict):
+        values = values["config"]
+    if not isinstance(values, dict):
+        raise ValueError(f"settings by their keys are needed, got {type(values).__name__}")
+    return values
 
 
 def _split(setting: str) -> tuple[str, str]:
