@@ -151,8 +151,8 @@ class Config:
 
     @classmethod
     def from_file(cls, path: str | Path) -> list[Config]:
-        """From TOML or JSON: a config of its own, that of a run's config.json or summary.json, or those of all
-        runs of a file as in results/.
+        """From TOML or JSON: a config of its own, the config.json or summary.json of a run, or a file of
+        results/, with those of all its runs.
         """
         path = Path(path)
         if not path.is_file():
