@@ -35,6 +35,20 @@ class Fault:
 
 FAULTS = [
     Fault(
+        "equal weights have the slope of their first rank",
+        "kernels/cpu/rows.py",
+        "slope = np.float64(begin + i - d) / (d - 1)",
+        "slope = np.float64(2 * begin + 1 - d) / (d - 1)",
+        "test_penalty.py::test_ranks_in_float32_are_those_in_float64",
+    ),
+    Fault(
+        "values that occur as often as it takes are left out of the codebook",
+        "compress/kernels.py",
+        "if i - begin >= least:",
+        "if i - begin > least:",
+        "compress/test_tally.py::test_a_tally_of_many",
+    ),
+    Fault(
         "wrong comparison in sequential pooling",
         "kernels/pool.py",
         "stack[top - 1, 0] >= mean",

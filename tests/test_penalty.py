@@ -74,6 +74,16 @@ def test_gradient_is_the_mean_over_active_hyperplanes(values):
     assert torch.equal(w.grad, ws.subgradient(w.detach()))
 
 
+@given(weights)
+def test_ranks_in_float32_are_those_in_float64(values):
+    """Compiled code finds the ones, PyTorch the others. Zeros of either sign are equal."""
+    single = torch.tensor([*values, 0.0, -0.0]).to(torch.float32)
+    assert torch.equal(ws.subgradient(single), ws.subgradient(single.double()).to(torch.float32))
+    rows = torch.stack([single, single.flip(0), single.roll(1)])
+    assert torch.equal(ws.subgradient(rows, dim=1), ws.subgradient(rows.double(), dim=1).to(torch.float32))
+    assert torch.equal(ws.penalty(rows, dim=1), ws.penalty(rows.double(), dim=1).to(torch.float32))
+
+
 def test_gradient_against_finite_differences_away_from_ties():
     w = torch.randn(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     w.requires_grad_()

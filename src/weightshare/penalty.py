@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weightshare import checks
+from weightshare import checks, native
 from weightshare.rows import Rows
 
 
@@ -28,8 +28,8 @@ def penalty(w: Tensor, *, dim: int | None = None) -> Tensor:
         checks.finite("w", w.detach())
     values = rows.values
     d = values.shape[-1]
-    detached = values.detach().to(torch.float64)
-    x = detached.sort(dim=-1).values
+    detached = values.detach()
+    x = native.ordered(detached) if _at_hand(values) else detached.to(torch.float64).sort(dim=-1).values
     # R = 1/(d-1) sum_k k (d-k) (x_(k+1) - x_(k)): the sum over pairs, gathered by gap. No term is
     # negative, so nothing cancels, and tied weights give exactly zero.
     k = torch.arange(1, max(d, 1), device=x.device, dtype=torch.float64)
@@ -57,11 +57,18 @@ def subgradient(w: Tensor, *, dim: int | None = None) -> Tensor:
     return rows.restore(_mean_ranks(rows.values.detach()).to(w.dtype))
 
 
+def _at_hand(values: Tensor) -> bool:
+    """Whether compiled code can look at the numbers."""
+    return not checks.opaque(values) and values.device.type == "cpu"
+
+
 def _mean_ranks(values: Tensor) -> Tensor:
     """The subgradient in float64, for rows of values."""
     d = values.shape[-1]
     if d < 2:
         return torch.zeros_like(values, dtype=torch.float64)
+    if _at_hand(values) and values.dtype != torch.float64 and d < 1 << 32:
+        return native.mean_ranks(values)
     x, order = values.sort(dim=-1)
     index = torch.arange(d, device=x.device).expand(x.shape)
     new = torch.ones_like(x, dtype=torch.bool)
