@@ -10,7 +10,8 @@ from typing import Any
 
 from benchmarks.measure import RESULTS
 from benchmarks.page import fill, table
-from weightshare.experiments import collect, tables
+from weightshare.experiments import collect, recipes, tables
+from weightshare.experiments.config import Config
 from weightshare.experiments.figures import ratio, style, worst_case
 from weightshare.experiments.files import read_json
 
@@ -25,9 +26,8 @@ def sweeps() -> str:
     for file in sorted(RESULTS.glob("sweep-*.json")):
         content = read_json(file)
         for found in content.get("sweeps", [content]):
-            rows += [
-                [found["config"]["recipe"], *_trial(trial), f"`{file.name}`"] for trial in _ranked(found)
-            ]
+            recipe, fixed = found["config"]["recipe"], _fixed(found)
+            rows += [[recipe, *_trial(trial, fixed), f"`{file.name}`"] for trial in _ranked(found)]
     return (
         table(["recipe", "settings", "validation accuracy, %", "tied, %", "results/"], rows)
         if rows
@@ -39,9 +39,16 @@ def _ranked(sweep: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(sweep["trials"], key=lambda trial: -(trial["valid_accuracy"] or 0.0))
 
 
-def _trial(trial: dict[str, Any]) -> list[str]:
+def _fixed(sweep: dict[str, Any]) -> dict[str, Any]:
+    """In what all its trials differ from the recipe as it is now."""
+    swept = {key for trial in sweep["trials"] for key in trial["settings"]}
+    changed = recipes.changes(Config.from_dict(sweep["config"]))
+    return {k: v for k, v in changed.items() if k not in {*swept, *collect.FREE, "holdout", "evaluate_every"}}
+
+
+def _trial(trial: dict[str, Any], fixed: dict[str, Any]) -> list[str]:
     """Settings, score and ties."""
-    settings = ", ".join(f"{key}={_short(value)}" for key, value in trial["settings"].items())
+    settings = ", ".join(f"{key}={_short(value)}" for key, value in {**trial["settings"], **fixed}.items())
     score = "stopped early" if trial["pruned"] else f"{100 * trial['valid_accuracy']:.2f}"
     ties = [value for key, value in trial.items() if key.startswith("exact_sharing")]
     return [settings, score, f"{100 * sum(ties) / len(ties):.1f}" if ties else ""]
