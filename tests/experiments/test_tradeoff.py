@@ -358,6 +358,10 @@ def test_table_has_means_over_seeds_and_says_what_is_missing(content):
     assert rows["MLP + R"][1:3] == ["85.00", "88.00"]
     assert [row[-1] for row in rows.values()] == ["2", "2", "2", "1"]
     assert any("5 more epochs" in note for note in table.notes)
+    assert not any("MLP + R:" in note for note in table.notes)
+    for entry in content["runs"]:
+        entry["config"]["lr"] = 0.25
+    assert any("MLP + R: " in note and "lr=0.25" in note for note in points.sheet(content).notes)
 
 
 def test_figure_shows_what_is_stored(content):

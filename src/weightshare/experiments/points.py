@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weightshare.experiments import recipes
-from weightshare.experiments.collect import Stat
+from weightshare.experiments.collect import FREE, Stat
+from weightshare.experiments.config import Config
 from weightshare.experiments.figures import style
 from weightshare.experiments.sheet import PERCENT, Cell, Number, Sheet
 from weightshare.experiments.shrink import AS_TRAINED, Way
@@ -115,4 +116,16 @@ def notes(content: Mapping[str, Any]) -> list[str]:
             f"Healed: {', '.join(map(str, epochs))} more epochs with ties and zeros frozen, at the learning "
             f"rate (of {', '.join(f'{lr:g}' for lr in lrs)}) with the smallest loss on the training set."
         )
-    return found
+    return [*found, *_own_settings(content)]
+
+
+def _own_settings(content: Mapping[str, Any]) -> list[str]:
+    """Networks that were trained with other settings than their recipe has."""
+    found = {}
+    for entry in content["runs"]:
+        changed = recipes.changes(Config.from_dict(entry["config"]))
+        told = ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+                         for key, value in changed.items() if key not in FREE)  # fmt: skip
+        if told:
+            found[f"{style.model(entry['config']['recipe'])[0]}: {told}."] = None
+    return list(found)
