@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import gradients
 from benchmarks.measure import RESULTS
 from benchmarks.page import fill, table
 from weightshare.experiments import collect, recipes, tables
@@ -95,7 +96,7 @@ def texts() -> dict[str, str]:
     """What stands between the markers of the page."""
     pictures = {name: f"![{words}](images/{_file(name)})" for name, (words, _) in figures().items()}
     missing = dict.fromkeys(("ratio", "worst-case"), _MISSING)
-    return {"sweeps": sweeps(), **sheets(), **missing, **pictures}
+    return {"sweeps": sweeps(), **sheets(), **missing, **pictures, "gradients": gradients.shown()}
 
 
 def _file(name: str) -> str:

@@ -44,6 +44,18 @@ def test_a_page_without_one_place_for_a_table_is_refused(module, page):
         module("page").filled(page, {"x": "table"})
 
 
+def test_gradients_are_measured_before_and_after_training(module, tmp_path):
+    from weightshare.experiments import recipes, train
+
+    config = recipes.recipe("digits/mlp-r", "smoke", epochs=1)
+    found = module("gradients").measure(train.run(config, tmp_path, tensorboard=False))
+    assert found["config"] == config.to_dict()
+    for when in ("before", "after"):
+        assert found[when]["weight"] > 0
+        assert found[when]["gradient"] > 0
+        assert 0 < found[when]["distinct"] <= 1
+
+
 def test_every_section_keeps_its_circumstances(module, monkeypatch, tmp_path):
     measure = module("measure")
     monkeypatch.setattr(measure, "RESULTS", tmp_path)
