@@ -129,6 +129,11 @@ _OWN: dict[tuple[str, str], Settings] = {
     ("torus/mlp-l1", "cpu"): {"beta": 3e-4},
     ("torus/mlp-r", "cpu"): {"alpha": 3e-3},
     ("torus/mlp-r-l1", "cpu"): {"alpha": 3e-3},
+    # results/sweep-cifar10-*.json. With the learning rate in alpha, ties part again while it falls.
+    ("cifar10/beta-lasso", "cpu"): {"beta": 1e-4},
+    ("cifar10/l1", "cpu"): {"beta": 3e-3, "coupling": "decoupled"},
+    ("cifar10/r", "cpu"): {"alpha": 3e-3, "coupling": "decoupled"},
+    ("cifar10/r-l1", "cpu"): {"alpha": 6e-4, "beta": 3e-3, "coupling": "decoupled"},
     # results/sweep-digits.json; R ties best without dropout, whose noise parts what is tied.
     ("digits/mlp", "cpu"): {"lr": 1.0, "dropout": 0.4},
     ("digits/mlp-l1", "cpu"): {"lr": 1.0, "dropout": 0.4, "beta": 3e-4},
