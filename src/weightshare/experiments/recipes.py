@@ -132,6 +132,7 @@ _OWN: dict[tuple[str, str], Settings] = {
     # results/sweep-cifar10-*.json. With the learning rate in alpha, ties part again while it falls.
     ("cifar10/beta-lasso", "cpu"): {"beta": 1e-4},
     ("cifar10/l1", "cpu"): {"beta": 3e-3, "coupling": "decoupled"},
+    ("cifar10/r-subgradient", "cpu"): {"alpha": 1e-4},
     ("cifar10/r", "cpu"): {"alpha": 3e-3, "coupling": "decoupled"},
     ("cifar10/r-l1", "cpu"): {"alpha": 6e-4, "beta": 3e-3, "coupling": "decoupled"},
     # results/sweep-digits.json; R ties best without dropout, whose noise parts what is tied.
