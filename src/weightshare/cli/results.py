@@ -107,7 +107,8 @@ def table(
     else:
         records = _records(name.value, runs, results)
         if store is not None:
-            mine = [r for r in records if r.config["recipe"].startswith(f"{name.value}/")]
+            alike = [r for r in records if r.config["recipe"].startswith(f"{name.value}/")]
+            mine = [r for r in alike if not r.config.get("holdout")]  # sweeps have files of their own
             collect.store(mine, store)
             typer.echo(f"stored {len(mine)} summaries in {store}", err=True)
         if name is TableName.torus:
