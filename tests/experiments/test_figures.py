@@ -25,13 +25,22 @@ def records(tmp_path):
 
 def test_ratio_shows_means_and_deviations(records):
     axes = ratio.figure(records).axes[0]
-    lines = {line.get_label(): line for line in axes.lines}
+    lines = {drawn.get_label(): drawn.lines[0] for drawn in axes.containers}
     assert set(lines) == {"MLP", "MLP + R"}
     assert lines["MLP"].get_xdata() == pytest.approx([20, 60, 100])
     assert lines["MLP"].get_ydata() == pytest.approx([82.5, 86.5, 90.5])
-    band = np.concatenate([c.get_paths()[0].vertices for c in axes.collections])
-    assert band[:, 1].min() == pytest.approx(82.5 - 100 * 0.01 / np.sqrt(2))
+    bars = np.concatenate([path.vertices for c in axes.collections for path in c.get_paths()])
+    assert bars[:, 1].min() == pytest.approx(82.5 - 100 * 0.01 / np.sqrt(2))
     assert "2 seeds" in axes.get_title("left")
+
+
+def test_ratio_has_no_bars_where_there_is_one_seed(records):
+    once = [r for r in records if r.config["seed"] == 0 or r.config["train_share"] == 0.6]
+    axes = ratio.figure(once).axes[0]
+    bars = [path.vertices for c in axes.collections for path in c.get_paths() if len(path.vertices)]
+    drawn = np.concatenate(bars)
+    assert set(drawn[np.isfinite(drawn[:, 1]), 0]) == {60.0}
+    assert "1 to 2 seeds" in axes.get_title("left")
 
 
 def test_ratio_needs_more_than_one_share(records):

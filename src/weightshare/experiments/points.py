@@ -121,7 +121,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
 
 def _own_settings(content: Mapping[str, Any]) -> list[str]:
     """Networks that were trained with other settings than their recipe has."""
-    found = {}
+    found: dict[str, None] = {}
     for entry in content["runs"]:
         changed = recipes.changes(Config.from_dict(entry["config"]))
         told = ", ".join(f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"

@@ -1,7 +1,8 @@
-"""Test accuracy against the share of the training set, MNIST on a torus, with error bands over seeds."""
+"""Test accuracy against the share of the training set, MNIST on a torus, with error bars over seeds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,13 +42,11 @@ def figure(records: Sequence[Record], preset: str | None = None) -> Any:
         label, colour, marker = style.model(recipe)
         x = [100 * share for share, _ in points]
         mean = [100 * stat.mean for _, stat in points]
-        low = [100 * (stat.mean - (stat.std or 0.0)) for _, stat in points]
-        high = [100 * (stat.mean + (stat.std or 0.0)) for _, stat in points]
-        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(x, mean, color=colour, marker=marker, markersize=5, label=label)
+        spread = [math.nan if stat.std is None else 100 * stat.std for _, stat in points]
+        axes.errorbar(x, mean, spread, color=colour, marker=marker, markersize=5, capsize=3, label=label)
     seeds = [stat.count for points in found.values() for _, stat in points]
     many = f"{min(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
-    band = f"mean over {many} seeds" + (", band: ± one standard deviation" if max(seeds) > 1 else "")
+    band = f"mean over {many} seeds" + (", bars: ± one standard deviation" if max(seeds) > 1 else "")
     axes.set(xlabel="share of the training set, %", ylabel="test accuracy, %")
     axes.set_xticks(sorted({100 * share for points in found.values() for share, _ in points}))
     dataset = torus[0].config["dataset"]
