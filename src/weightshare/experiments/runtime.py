@@ -21,6 +21,7 @@ from weightshare.experiments import models, recipes, tasks
 from weightshare.experiments.config import Config
 from weightshare.experiments.files import circumstances
 from weightshare.experiments.rules import Clock, rules
+from weightshare.experiments.torch_settings import as_configured
 from weightshare.experiments.train import device_of
 
 ALGORITHMS = ("auto", "bridge", "sequential", "search", "imminent", "imminent-v1")
@@ -133,6 +134,11 @@ class Counter:
 
 def measure(quick: bool = False, progress: Progress = print) -> dict[str, Any]:
     """Seconds per epoch by algorithm, and rounds as training goes on; for Tables 1 and 4."""
+    with as_configured(recipes.recipe("cifar10/r", "smoke" if quick else "cpu", threads=0)):
+        return _measure(quick, progress)
+
+
+def _measure(quick: bool, progress: Progress) -> dict[str, Any]:
     sizes, epochs, most = ((1,), 1, QUICK) if quick else ((2, 4, 8), 10, None)
     config = recipes.recipe("cifar10/r", "smoke" if quick else "cpu", width=sizes[-1])
     found: dict[str, Any] = {"config": config.to_dict(), "epochs": epochs}
