@@ -36,7 +36,7 @@ class Fault:
 FAULTS = [
     Fault(
         "equal weights have the slope of their first rank",
-        "kernels/cpu/rows.py",
+        "kernels/cpu/ranks.py",
         "slope = np.float64(begin + i - d) / (d - 1)",
         "slope = np.float64(2 * begin + 1 - d) / (d - 1)",
         "test_penalty.py::test_ranks_in_float32_are_those_in_float64",

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from weightshare import certified, checks
 from weightshare.certified import ClusterTable, Info, ProxResult
-from weightshare.kernels.cpu import rows as kernel_rows
 from weightshare.solution import ZEROED, Hint, Solution, Table
 
 LEAST_TOP = 1e-200  # times the lightest weight that is carried, and times 2^-53 for its last place
@@ -111,26 +109,6 @@ def isotonic_rows(y: Tensor, weights: Tensor | None) -> Solution:
         result = certified.isotonic_rows(source, mass, target, threads=threads)
     heads = torch.from_numpy(result.heads).view(y.shape)
     return Solution(out.to(y.dtype), heads.cumsum(1) - 1, y.new_empty(0, dtype=torch.int8), Info("tiles"))
-
-
-def mean_ranks(values: Tensor) -> Tensor:
-    """Eq. (9) for rows of float32 or less, in float64: the slope of R, with the mean rank of equal values."""
-    values = values.detach()
-    keys = values.to(torch.float32).contiguous().numpy().view(np.uint32)
-    words = np.empty(keys.shape, np.uint64)
-    kernel_rows.row_words(keys, words)
-    words.sort(axis=1)
-    out = values.new_empty(values.shape, dtype=torch.float64)
-    kernel_rows.mean_ranks(words, out.numpy())
-    return out
-
-
-def ordered(values: Tensor) -> Tensor:
-    """Rows in ascending order, in float64: NumPy sorts several times faster than PyTorch."""
-    narrow = values.dtype not in (torch.float32, torch.float64)
-    out = values.detach().to(torch.float32 if narrow else values.dtype, copy=True).contiguous()
-    out.numpy().sort(axis=1)
-    return out.to(torch.float64)
 
 
 def in_range(y: Tensor, weights: Tensor) -> bool:
